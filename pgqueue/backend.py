@@ -1,0 +1,185 @@
+"""The Django Tasks backend, and the task type with the options of this queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, overload
+
+from django.apps import apps
+from django.core import checks
+
+from . import registry
+from .compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    InvalidTaskBackend,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    task_backends,
+    task_enqueued,
+)
+from .enqueueing import Call, enqueue
+from .exceptions import UnknownTaskError
+from .protocol.connecting import job_alias
+from .protocol.inserting import Spent
+from .protocol.reading import read_job
+from .results import enqueued, stored
+from .states import Recovery
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LARGEST_ID = 2**63 - 1
+OFFERED = (Recovery.UNDECLARED, Recovery.IDEMPOTENT, Recovery.MANUAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PGQueueTask(Task[P, T]):
+    """A Django Task with this queue's options; they all have defaults, so plain Tasks run too."""
+
+    max_attempts: int | None = None
+    """Runs that may be charged before the job is dead; None is the setting's."""
+    recovery: str = Recovery.UNDECLARED
+    """What may be done when a worker is lost: `idempotent`, `manual`, or undeclared."""
+    backoff_seconds: float | None = None
+    """First delay after a failure, doubled each time; None is the setting's."""
+    retry_on: tuple[type[BaseException], ...] = ()
+    """Exceptions to try again after, whatever the default table says."""
+    bury_on: tuple[type[BaseException], ...] = ()
+    """Exceptions after which trying again is useless."""
+    tenant: str | None = None
+    shard_key: str | None = None
+    """Jobs of one queue and shard key run one at a time."""
+    operation_key: str | None = None
+    """Stable key of the business operation: the same key and arguments give the first job back."""
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        max_attempts: int | None = None,
+        tenant: str | None = None,
+        shard_key: str | None = None,
+        operation_key: str | None = None,
+    ) -> PGQueueTask[P, T]:
+        """Return a copy with other options; None keeps what is set."""
+        given = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+            "max_attempts": max_attempts,
+            "tenant": tenant,
+            "shard_key": shard_key,
+            "operation_key": operation_key,
+        }
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """Return this task with arguments, for `enqueue_many`."""
+        return Call(self, args, kwargs)
+
+    def get_backend(self) -> BaseTaskBackend:
+        """Return this queue's backend, also where `TASKS` names another one or none."""
+        try:
+            configured = task_backends[self.backend]
+        except InvalidTaskBackend:
+            return _own_backend
+        return configured if isinstance(configured, PGQueueBackend) else _own_backend
+
+
+class PGQueueBackend(BaseTaskBackend):
+    """Django Tasks on `pgqueue`. Holds no connection and no state: Django keeps one per thread."""
+
+    task_class = PGQueueTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def validate_task(self, task: Task[..., Any]) -> None:
+        """Refuse a task that cannot run here; make a good one known to this process."""
+        super().validate_task(task)
+        _refuse_bad_options(task)
+        registry.register(task)
+
+    def enqueue(self, task: Task[P, T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[T]:
+        """Insert a job in the caller's transaction; see `enqueueing.enqueue` for the errors."""
+        self.validate_task(task)
+        inserted = enqueue(Call(task, args, kwargs))
+        if isinstance(inserted, Spent):
+            return self._spent(task, inserted, args, kwargs)
+        result = enqueued(task, inserted.id, inserted.created_at, args, kwargs)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _spent(self, task: Task[P, T], spent: Spent, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[T]:
+        """Return the first job of the operation key; a pruned one as it was enqueued."""
+        try:
+            return self.get_result(str(spent.id))
+        except TaskResultDoesNotExist:
+            return enqueued(task, spent.id, spent.created_at, args, kwargs)
+
+    def get_result(self, result_id: str) -> TaskResult[Any]:
+        """Return a job as a TaskResult. Raise `TaskResultDoesNotExist` for a missing or malformed id."""
+        if not (result_id.isascii() and result_id.isdigit() and int(result_id) <= LARGEST_ID):
+            raise TaskResultDoesNotExist(result_id)
+        found = read_job(job_alias(), int(result_id))
+        if found is None:
+            raise TaskResultDoesNotExist(result_id)
+        job, attempts = found
+        try:
+            return stored(registry.find_or_discover(job.task), job, attempts)
+        except UnknownTaskError as error:
+            raise TaskResultDoesNotExist(result_id) from error
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """Say where the app is missing; the app's own checks see to the rest."""
+        if not apps.is_installed("pgqueue"):
+            yield checks.Error(
+                f"The TASKS alias {self.alias!r} uses pgqueue, which is not in INSTALLED_APPS.",
+                hint="Add 'pgqueue' to INSTALLED_APPS and run migrate.",
+                id="pgqueue.E001",
+            )
+
+
+_own_backend = PGQueueBackend("default", {"QUEUES": []})
+
+
+def _refuse_bad_options(task: Task[..., Any]) -> None:
+    recovery = getattr(task, "recovery", Recovery.UNDECLARED)
+    if recovery not in OFFERED:
+        raise InvalidTask(f"recovery must be one of {', '.join(OFFERED)}, not {recovery!r}.")
+    max_attempts = getattr(task, "max_attempts", None)
+    if max_attempts is not None and not 1 <= max_attempts <= 32_000:
+        raise InvalidTask(f"max_attempts must be a whole number between 1 and 32000, not {max_attempts!r}.")
+    for name in ("tenant", "shard_key", "operation_key"):
+        value = getattr(task, name, None)
+        if value is not None and not (isinstance(value, str) and 0 < len(value) <= 200 and "\0" not in value):
+            raise InvalidTask(f"{name} must be a text of 1 to 200 characters, not {value!r}.")
+
+
+@overload
+def task(function: Callable[P, T], /) -> PGQueueTask[P, T]: ...
+
+
+@overload
+def task(**options: Any) -> Callable[[Callable[..., T]], PGQueueTask[..., T]]: ...
+
+
+def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declare a task that always runs on this queue, whatever `TASKS` says.
+
+    Options are the fields of `PGQueueTask`. Raise `InvalidTask` for a function or an option that cannot work.
+    """
+
+    def declare(func: Callable[..., Any]) -> PGQueueTask[..., Any]:
+        return PGQueueTask(func=func, **options)
+
+    return declare if function is None else declare(function)

@@ -1,0 +1,122 @@
+"""The `PGQUEUE` settings dict, read into one frozen dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+
+from .exceptions import SettingsError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting with its default; keys of `PGQUEUE` are the field names in capitals."""
+
+    database: str | None = None
+    """Alias of the database the queue lives in; None asks the routers where jobs are written."""
+    task_modules: tuple[str, ...] = ("tasks",)
+    """Module names looked for in every installed app when a worker starts."""
+    lease_seconds: float = 60.0
+    heartbeats_per_lease: int = 3
+    concurrency: int = 10
+    batch_size: int = 500
+    """Most jobs that one claim takes, and so the most a worker ever prefetches."""
+    prefetch_seconds: float = 0.2
+    """Work held in advance: as many jobs as the threads finish in this time."""
+    poll_seconds: float = 10.0
+    """Longest sleep while LISTEN works."""
+    poll_without_listen_seconds: float = 0.5
+    listen: bool = True
+    notify: bool = True
+    notify_window_seconds: float = 0.05
+    """At most one NOTIFY per queue and process in this time; a woken worker looks again after it."""
+    max_attempts: int = 8
+    max_lease_losses: int = 3
+    """Losses suffered alone after which a job is not run again."""
+    backoff_base_seconds: float = 2.0
+    backoff_cap_seconds: float = 3600.0
+    max_payload_bytes: int = 256 * 1024
+    max_result_bytes: int = 64 * 1024
+    claim_timeout_seconds: float = 5.0
+    heartbeat_timeout_seconds: float = 3.0
+    lock_timeout_seconds: float = 1.0
+    """Longest an operator's action waits for the lock of its row before it answers `busy`."""
+    worker_retention_seconds: float = 7 * 86400.0
+    """How long rows of stopped and silent workers are kept for reading."""
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """Seconds between two renewals of a lease."""
+        return self.lease_seconds / self.heartbeats_per_lease
+
+
+_FIELDS = {field.name.upper(): field for field in dataclasses.fields(Settings)}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str | None": (str, type(None)),
+    "tuple[str, ...]": (tuple, list),
+    "float": (int, float),
+    "int": (int,),
+    "bool": (bool,),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of the settings: which key, what is wrong, and what to do about it."""
+
+    key: str
+    reason: str
+    advice: str
+
+
+def problems(given: Any) -> Iterator[Problem]:
+    """Yield every fault of a `PGQUEUE` dict; the system checks and `current()` both read this."""
+    if not isinstance(given, dict):
+        yield Problem("", f"is read from a {type(given).__name__}, not a dict", "write PGQUEUE = {...}")
+        return
+    for key, value in given.items():
+        yield from _key_problems(key, value)
+    beats = given.get("HEARTBEATS_PER_LEASE", Settings.heartbeats_per_lease)
+    if isinstance(beats, int) and beats < 2:
+        reason = f"is {beats}, so a lease would run out before its first renewal"
+        yield Problem("HEARTBEATS_PER_LEASE", reason, "use 3, so that one late heartbeat loses nothing")
+
+
+def _key_problems(key: str, value: Any) -> Iterator[Problem]:
+    field = _FIELDS.get(key)
+    if field is None:
+        near = difflib.get_close_matches(str(key).upper(), _FIELDS, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"known settings are {', '.join(sorted(_FIELDS))}"
+        yield Problem(str(key), "is not a setting", advice)
+        return
+    fits = isinstance(value, _TYPES[str(field.type)])
+    if not fits or (isinstance(value, bool) and str(field.type) != "bool"):
+        yield Problem(key, f"is {value!r}", f"give it a value of type {field.type}")
+    elif isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < float("inf"):
+        yield Problem(key, f"is {value!r}", "give it a finite value greater than zero")
+
+
+@lru_cache(maxsize=1)
+def current() -> Settings:
+    """Return the settings in force. Raise `SettingsError` naming the first fault."""
+    given = getattr(django_settings, "PGQUEUE", {})
+    for problem in problems(given):
+        raise SettingsError(problem.key, problem.reason, problem.advice)
+    values = {_FIELDS[key].name: value for key, value in given.items()}
+    if "task_modules" in values:
+        values["task_modules"] = tuple(values["task_modules"])
+    return Settings(**values)
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting == "PGQUEUE":
+        current.cache_clear()
+
+
+setting_changed.connect(_forget)

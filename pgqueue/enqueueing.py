@@ -1,0 +1,106 @@
+"""Put jobs into the queue, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+from django.db import transaction
+
+from . import conf, notifying
+from .compat import Task
+from .exceptions import OperationKeyConflictError
+from .payloads import digest, encode_arguments
+from .protocol.connecting import job_alias
+from .protocol.inserting import Inserted, NewJob, Spent, insert, insert_many, insert_once
+from .states import Lane, Recovery
+
+CHUNK = 1_000
+"""Jobs per statement of `enqueue_many`: more gains nothing and holds more memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A task and the arguments to run it with; `task.bind(...)` makes one."""
+
+    task: Task[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+def enqueue(call: Call) -> Inserted | Spent:
+    """Insert one job; under an operation key that the same arguments spent before, tell which job that was.
+
+    Raise `PayloadError` for arguments that cannot be stored, with nothing written, and
+    `OperationKeyConflictError` when the key was spent with other arguments.
+    """
+    alias = job_alias()
+    job = _new_job(call)
+    key = getattr(call.task, "operation_key", None)
+    inserted = insert(alias, job) if key is None else _enqueue_once(alias, job, key)
+    notifying.wake(alias, job.queue)
+    return inserted
+
+
+def enqueue_many(calls: Iterable[Call]) -> list[int]:
+    """Insert many jobs, all or none, and return their ids in the order of the calls.
+
+    `calls` may be a generator: it is read in chunks of 1,000. Errors as for `enqueue`.
+    """
+    alias = job_alias()
+    ids: list[int] = []
+    queues: set[str] = set()
+    with transaction.atomic(using=alias):
+        for chunk in _chunks(calls):
+            queues.update(call.task.queue_name for call in chunk)
+            ids.extend(_insert_chunk(alias, chunk))
+        for queue in sorted(queues):
+            notifying.wake(alias, queue)
+    return ids
+
+
+def _chunks(calls: Iterable[Call]) -> Iterator[list[Call]]:
+    iterator = iter(calls)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
+
+
+def _insert_chunk(alias: str, chunk: list[Call]) -> Iterator[int]:
+    """Insert runs of plain calls together; each call with an operation key alone, in its place."""
+    for keyed, run in groupby(chunk, key=lambda call: getattr(call.task, "operation_key", None) is not None):
+        if keyed:
+            for call in run:
+                yield _enqueue_once(alias, _new_job(call), call.task.operation_key).id  # type: ignore[attr-defined]
+        else:
+            yield from insert_many(alias, [_new_job(call) for call in run])
+
+
+def _enqueue_once(alias: str, job: NewJob, key: str) -> Inserted | Spent:
+    arguments = digest(job.args, job.kwargs)
+    found = insert_once(alias, job, operation_key=key, digest=arguments)
+    if isinstance(found, Spent) and found.digest != arguments:
+        raise OperationKeyConflictError(job.task, key, found.id)
+    return found
+
+
+def _new_job(call: Call) -> NewJob:
+    task = call.task
+    settings = conf.current()
+    args, kwargs = encode_arguments(call.args, call.kwargs, max_bytes=settings.max_payload_bytes)
+    tenant = getattr(task, "tenant", None)
+    shard_key = getattr(task, "shard_key", None)
+    return NewJob(
+        queue=task.queue_name,
+        task=task.module_path,
+        args=args,
+        kwargs=kwargs,
+        priority=task.priority,
+        lane=Lane.PLAIN if tenant is None and shard_key is None else Lane.LANED,
+        max_attempts=getattr(task, "max_attempts", None) or settings.max_attempts,
+        recovery=getattr(task, "recovery", Recovery.UNDECLARED),
+        run_at=task.run_after,
+        tenant=tenant,
+        shard_key=shard_key,
+    )

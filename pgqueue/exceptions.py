@@ -1,0 +1,260 @@
+"""Every error of the project, and the two verbs a task can raise.
+
+An error carries its facts as attributes and builds its own message from them: what, which id, seen versus
+expected, what to do. Messages hold no payload values and no credentials. `args` are the facts as given to
+the constructor, so that errors survive pickling and copying. `Retry` and `Bury` are not errors but verbs,
+hence their names.
+"""
+
+from collections.abc import Iterator
+
+from django.core.exceptions import ImproperlyConfigured
+
+LONGEST_NAME = 200
+
+
+class PGQueueError(Exception):
+    """Base of every error of the project."""
+
+
+class PayloadError(PGQueueError, ValueError):
+    """An argument that would not come back from jsonb as the same value.
+
+    `path` names it (`args[0]['x']`), `reason` says what is wrong with it, `advice` what to do instead.
+    """
+
+    def __init__(self, path: str, reason: str, advice: str) -> None:
+        super().__init__(path, reason, advice)
+        self.path = path
+        self.reason = reason
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.reason}: {self.advice}."
+
+
+class PayloadTypeError(PayloadError, TypeError):
+    """An argument of a type that JSON does not have; a TypeError too, as Django's own backends raise."""
+
+
+class PayloadTooLargeError(PayloadError):
+    """Arguments above the size limit.
+
+    `size_bytes` is what was counted: counting stops once the limit is passed, so the whole may be larger.
+    """
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            "arguments",
+            f"take at least {size_bytes:,} bytes of JSON, the limit is {limit_bytes:,}",
+            "store the data elsewhere and pass its key",
+        )
+        self.args = (size_bytes, limit_bytes)
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class ResultError(PGQueueError, ValueError):
+    """A return value that cannot be stored; `path`, `reason` and `advice` as in `PayloadError`."""
+
+    def __init__(self, path: str, reason: str, advice: str) -> None:
+        super().__init__(path, reason, advice)
+        self.path = path
+        self.reason = reason
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.reason}: {self.advice}."
+
+
+class OperationKeyConflictError(PGQueueError):
+    """An operation key that already stands for a job with other arguments."""
+
+    def __init__(self, task: str, key: str, job_id: int) -> None:
+        super().__init__(task, key, job_id)
+        self.task = task
+        self.key = key
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return (
+            f"Operation key {_shown(self.key)} of task {_shown(self.task)} belongs to job {self.job_id}, "
+            f"which was enqueued with other arguments: pass the same arguments, or use another key."
+        )
+
+
+class UnknownTaskError(PGQueueError):
+    """A task name that nothing in this process is registered under."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
+
+    def __str__(self) -> str:
+        return (
+            f"No task is registered as {_shown(self.task)}: deploy the code that defines it, in a tasks.py "
+            f"of an installed app, or give its new function the old name."
+        )
+
+
+class TaskNameConflictError(PGQueueError):
+    """Two functions under one task name; `first` and `second` are their dotted paths."""
+
+    def __init__(self, task: str, first: str, second: str) -> None:
+        super().__init__(task, first, second)
+        self.task = task
+        self.first = first
+        self.second = second
+
+    def __str__(self) -> str:
+        return (
+            f"Task name {_shown(self.task)} is taken by {_shown(self.first)} and cannot be registered "
+            f"again for {_shown(self.second)}: rename one of them."
+        )
+
+
+class LeaseLostError(PGQueueError):
+    """A write refused because the job is no longer owned under this fence."""
+
+    def __init__(self, job_id: int, fence: int) -> None:
+        super().__init__(job_id, fence)
+        self.job_id = job_id
+        self.fence = fence
+
+    def __str__(self) -> str:
+        return (
+            f"Job {self.job_id} is no longer owned under fence {self.fence}: its lease was lost, and "
+            f"nothing was written. Stop working on it; whoever owns it now writes its ending."
+        )
+
+
+class SettingsError(PGQueueError, ImproperlyConfigured):
+    """Settings that cannot be used: `problem` names the key, seen and expected; `hint` what to do."""
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem, hint)
+        self.problem = problem
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.hint}".rstrip()
+
+
+class JobNotFoundError(PGQueueError, LookupError):
+    """No job has this id; `job_id` is what was asked for, also when it is not a number."""
+
+    def __init__(self, job_id: int | str) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return f"Job {_shown(self.job_id)} does not exist: the id is wrong, or retention has deleted the job."
+
+
+class IdempotencyKeyReusedError(PGQueueError):
+    """An operator's request whose key already stands for another request.
+
+    `seen` describes the request that came now, `expected` the one on record.
+    """
+
+    def __init__(self, key: str, seen: str, expected: str) -> None:
+        super().__init__(key, seen, expected)
+        self.key = key
+        self.seen = seen
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return (
+            f"Idempotency key {_shown(self.key)} was used for {_shown(self.expected)} and now comes with "
+            f"{_shown(self.seen)}: use a new key for a new request."
+        )
+
+
+class UnknownVerbError(PGQueueError, ValueError):
+    """An operator's verb that does not exist; `known` are those that do."""
+
+    def __init__(self, verb: str, known: tuple[str, ...]) -> None:
+        super().__init__(verb, known)
+        self.verb = verb
+        self.known = known
+
+    def __str__(self) -> str:
+        return f"There is no verb {_shown(self.verb)}: use one of {', '.join(self.known)}."
+
+
+class ReasonMissingError(PGQueueError, ValueError):
+    """An operator's action without a reason; nothing was done and nothing recorded."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(verb)
+        self.verb = verb
+
+    def __str__(self) -> str:
+        return f"{_shown(self.verb)} needs a reason: say why, for whoever reads the audit log later."
+
+
+class JobCancelledError(PGQueueError):
+    """A job that was cancelled before it had a result."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return f"Job {self.job_id} was cancelled: it has no result. An operator can requeue it."
+
+
+class JobLostError(PGQueueError):
+    """An attempt whose worker disappeared: its lease ran out without an ending."""
+
+    def __init__(self, job_id: int, fence: int) -> None:
+        super().__init__(job_id, fence)
+        self.job_id = job_id
+        self.fence = fence
+
+    def __str__(self) -> str:
+        return (
+            f"The worker of job {self.job_id} was lost under fence {self.fence}: its lease ran out without "
+            f"an ending. Whether the attempt had an effect is not known from this alone."
+        )
+
+
+class Retry(Exception):
+    """Raise it in a task to try again later.
+
+    `after_seconds` sets the delay (0 to 7 days); without it the usual backoff applies. The attempt counts.
+    """
+
+    def __init__(self, reason: str = "", after_seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after_seconds = after_seconds
+
+
+class Bury(Exception):
+    """Raise it in a task to end the job as dead now, whatever attempts are left."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def members(exc: BaseException) -> Iterator[BaseException]:
+    """Yield what is in a group and its groups, each once; any other exception is its own only member."""
+    waiting = [exc]
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if isinstance(current, BaseExceptionGroup):
+            waiting.extend(current.exceptions)
+        else:
+            yield current
+
+
+def _shown(name: object) -> str:
+    """Quote a name for a message: escaped, and never longer than a line or two."""
+    text = repr(name)
+    return text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "...'"

@@ -1,0 +1,89 @@
+"""Renew every lease of the process, on a thread and a connection that nothing else uses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from .holding import Holdings, boot_seconds
+from .protocol.connecting import connect
+from .protocol.leasing import renew
+from .protocol.registering import beat
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+"""Pause before another try when a beat failed: leases are running meanwhile."""
+
+
+class Heartbeat(threading.Thread):
+    """Beats from before the first claim until the last ending is written, through a drain too."""
+
+    def __init__(
+        self,
+        *,
+        alias: str,
+        worker_id: int,
+        holdings: Holdings,
+        lease_seconds: float,
+        every_seconds: float,
+        on_all_run_out: Callable[[], None],
+    ) -> None:
+        super().__init__(name="pgqueue-heartbeat", daemon=True)
+        self.draining = False
+        self._alias = alias
+        self._worker_id = worker_id
+        self._holdings = holdings
+        self._lease_seconds = lease_seconds
+        self._every_seconds = every_seconds
+        self._on_all_run_out = on_all_run_out
+        self._stopped = threading.Event()
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def stop(self) -> None:
+        """End the thread after the beat under way; write down that the process stopped."""
+        self._stopped.set()
+        self.join()
+
+    def run(self) -> None:
+        """Beat until stopped; a failed beat is tried again soon, on a new connection."""
+        pause = self._every_seconds
+        while not self._stopped.wait(pause):
+            pause = self._every_seconds if self._beat_safely(stopped=False) else RETRY_SECONDS
+        self._beat_safely(stopped=True)
+        self._close()
+
+    def _beat_safely(self, *, stopped: bool) -> bool:
+        try:
+            self._beat(stopped=stopped)
+        except (psycopg.Error, OSError) as error:
+            logger.warning("heartbeat.failed worker=%d error=%s", self._worker_id, type(error).__name__)
+            self._close()
+            return False
+        return True
+
+    def _beat(self, *, stopped: bool) -> None:
+        if self._connection is None:
+            self._connection = connect(self._alias, role="heartbeat")
+        held = self._holdings.fences()
+        if held:
+            self._renew(self._connection, held)
+        beat(self._connection, worker_id=self._worker_id, draining=self.draining, stopped=stopped)
+
+    def _renew(self, connection: psycopg.Connection[Any], held: dict[int, int]) -> None:
+        asked_at = boot_seconds()
+        renewal = renew(connection, worker_id=self._worker_id, held=held, lease_seconds=self._lease_seconds)
+        ran_out = self._holdings.confirm(renewal, asked_at=asked_at)
+        for id in sorted(renewal.lost & self._holdings.fences().keys()):
+            logger.warning("lease.lost job=%d fence=%d worker=%d", id, held[id], self._worker_id)
+        if ran_out and ran_out == len(held):
+            self._on_all_run_out()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,77 @@
+"""`manage.py pgqueue_act`: the operator verbs for a shell; every call leaves an audit row."""
+
+from __future__ import annotations
+
+import getpass
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from ...exceptions import PGQueueError
+from ...operations import VERBS, Action, Actor, act
+from ...states import Outcome
+
+NOT_DONE = 3
+"""Exit status when nothing was done because the target did not allow it, or had changed."""
+
+
+class Command(BaseCommand):
+    """Arguments, then one call."""
+
+    help = "Act on a job or a queue. Exit status 0: applied, or applied before; 3: nothing was done."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("verb", choices=sorted(VERBS))
+        parser.add_argument("target", help="A job's id, or a queue's name.")
+        parser.add_argument(
+            "--version",
+            dest="seen",
+            type=int,
+            required=True,
+            help="The version you saw: if it changed, nothing is done.",
+        )
+        parser.add_argument("--reason", required=True)
+        parser.add_argument("--ticket", default="")
+        parser.add_argument("--key", help="Idempotency key: the same call again is told so, and not done twice.")
+        parser.add_argument("--actor", default=getpass.getuser(), help="Name for the audit log.")
+        parser.add_argument("--for-seconds", type=float, help="With pause_queue: resume by itself after this time.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Apply the verb and say what came of it."""
+        try:
+            action = act(
+                options["verb"],
+                _target(options["verb"], options["target"]),
+                version_seen=options["seen"],
+                actor=Actor(id=None, name=options["actor"]),
+                reason=options["reason"],
+                ticket=options["ticket"],
+                params={} if options["for_seconds"] is None else {"for_seconds": options["for_seconds"]},
+                idempotency_key=options["key"],
+            )
+        except PGQueueError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(_told(action))
+        if action.outcome not in (Outcome.APPLIED, Outcome.REPLAYED):
+            raise CommandError("Nothing was done.", returncode=NOT_DONE)
+
+
+def _target(verb: str, target: str) -> int | str:
+    if VERBS[verb].kind == "queue":
+        return target
+    if not (target.isascii() and target.isdigit()):
+        raise CommandError(f"{target!r} is not the id of a job.")
+    return int(target)
+
+
+def _told(action: Action) -> str:
+    parts = [f"outcome={action.outcome}", f"audit={action.audit_id}"]
+    if action.version_found is not None:
+        parts.append(f"found={action.state_found} version={action.version_found}")
+    if action.version_after is not None:
+        parts.append(f"now={action.state_after} version={action.version_after}")
+    if action.replay is not None:
+        parts.append(f"applied_at={action.replay.created_at:%Y-%m-%dT%H:%M:%S%z}")
+    return " ".join(parts)

@@ -1,0 +1,241 @@
+"""A job and what belongs to it. Columns are ordered by size: eight bytes, then two, then text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from ..states import FINAL, WAITING, Lane, Recovery, Stage, State
+
+_waiting = [state.value for state in WAITING]
+_final = [state.value for state in FINAL]
+
+
+def _one_of(field: str, words: type[State] | type[Stage] | type[Recovery]) -> Q:
+    return Q(**{f"{field}__in": [word.value for word in words]})
+
+
+def _exactly_when(left: Q, right: Q) -> Q:
+    return (left & right) | (~left & ~right)
+
+
+class Job(models.Model):
+    """One unit of work. No foreign keys: nothing cascades, and nothing locks a parent row."""
+
+    id = models.BigAutoField(primary_key=True)
+    parent_id = models.BigIntegerField(null=True, blank=True)
+    cloned_from_id = models.BigIntegerField(null=True, blank=True)
+    schedule_id = models.BigIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    run_at = models.DateTimeField()
+    worker_id = models.BigIntegerField(null=True, blank=True)
+    settled_by = models.BigIntegerField(null=True, blank=True)
+    fence = models.BigIntegerField(default=0)
+    version = models.BigIntegerField(default=1)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    claimed_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+    probe_at = models.DateTimeField(null=True, blank=True)
+    max_run_seconds = models.IntegerField(null=True, blank=True)
+    priority = models.SmallIntegerField(default=0)
+    lane = models.SmallIntegerField(default=Lane.PLAIN.value)
+    attempts = models.SmallIntegerField(default=0)
+    max_attempts = models.SmallIntegerField()
+    lease_losses = models.SmallIntegerField(default=0)
+    unknown_effects = models.SmallIntegerField(default=0)
+    state = models.TextField(default=State.PENDING.value)
+    queue = models.TextField()
+    task = models.TextField()
+    recovery = models.TextField(default=Recovery.UNDECLARED.value)
+    stage = models.TextField(default=Stage.NOT_CALLED.value)
+    held_from = models.TextField(null=True, blank=True)
+    tenant = models.TextField(null=True, blank=True)
+    shard_key = models.TextField(null=True, blank=True)
+    operation_key = models.TextField(null=True, blank=True)
+    last_error_class = models.TextField(null=True, blank=True)
+    last_error = models.TextField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        default_permissions = ("view",)
+        permissions = (
+            ("requeue_job", _("Can requeue dead and cancelled jobs")),
+            ("cancel_job", _("Can cancel jobs and ask running ones to stop")),
+            ("discard_job", _("Can give up jobs")),
+            ("hold_job", _("Can hold and unhold single jobs")),
+            ("break_lease", _("Can break the lease of a running job")),
+            ("view_job_args", _("Can view job arguments")),
+        )
+        indexes = (
+            models.Index(
+                "lane",
+                "queue",
+                models.F("priority").desc(),
+                "run_at",
+                "id",
+                name="pgqueue_job_waiting",
+                condition=Q(state__in=_waiting),
+            ),
+            models.Index(fields=["worker_id"], name="pgqueue_job_running", condition=Q(state=State.RUNNING.value)),
+            models.Index(fields=["probe_at", "id"], name="pgqueue_job_unknown", condition=Q(state=State.UNKNOWN.value)),
+            models.Index(
+                "state",
+                models.F("id").desc(),
+                name="pgqueue_job_ended",
+                condition=Q(state__in=[State.DEAD.value, State.CANCELLED.value]),
+            ),
+            models.Index(
+                "last_error_class",
+                models.F("id").desc(),
+                name="pgqueue_job_dead",
+                condition=Q(state=State.DEAD.value),
+            ),
+        )
+        constraints = (
+            models.UniqueConstraint(
+                fields=["queue", "shard_key"],
+                name="pgqueue_job_one_per_key",
+                condition=Q(state=State.RUNNING.value, shard_key__isnull=False),
+            ),
+            models.CheckConstraint(name="pgqueue_job_state_known", condition=_one_of("state", State)),
+            models.CheckConstraint(name="pgqueue_job_stage_known", condition=_one_of("stage", Stage)),
+            models.CheckConstraint(name="pgqueue_job_recovery_known", condition=_one_of("recovery", Recovery)),
+            models.CheckConstraint(
+                name="pgqueue_job_running_leased",
+                condition=_exactly_when(Q(state=State.RUNNING.value), Q(worker_id__isnull=False))
+                & _exactly_when(Q(state=State.RUNNING.value), Q(lease_until__isnull=False)),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_final_dated",
+                condition=_exactly_when(Q(state__in=_final), Q(finished_at__isnull=False)),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_paused_shape",
+                condition=_exactly_when(Q(state=State.PAUSED.value), Q(held_from__isnull=False))
+                & (Q(held_from__isnull=True) | Q(held_from__in=_waiting)),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_probe_shape",
+                condition=Q(probe_at__isnull=True) | Q(state=State.UNKNOWN.value),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_no_final_unknown",
+                condition=~(Q(state__in=_final) & Q(unknown_effects__gt=0)),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_no_blind_replay",
+                condition=~(Q(state__in=_waiting) & Q(unknown_effects__gt=0) & ~Q(recovery=Recovery.IDEMPOTENT.value)),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_attempts_range",
+                condition=Q(attempts__gte=0, attempts__lte=models.F("max_attempts"), lease_losses__gte=0),
+            ),
+            models.CheckConstraint(name="pgqueue_job_unknown_counted", condition=Q(unknown_effects__gte=0)),
+            models.CheckConstraint(
+                name="pgqueue_job_priority_range", condition=Q(priority__gte=-100, priority__lte=100)
+            ),
+            models.CheckConstraint(name="pgqueue_job_lane_known", condition=Q(lane__in=[int(lane) for lane in Lane])),
+            models.CheckConstraint(
+                name="pgqueue_job_lane_shape",
+                condition=_exactly_when(Q(lane=Lane.ALONE.value), Q(lease_losses__gt=0))
+                & ~(Q(lane=Lane.PLAIN.value) & (Q(shard_key__isnull=False) | Q(tenant__isnull=False))),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.pk}"
+
+    @property
+    def operation(self) -> str:
+        """Key of the job's business operation, the same on every attempt."""
+        return self.operation_key or f"job:{self.pk}"
+
+
+class JobPayload(models.Model):
+    """Arguments of a job; a row only when there are some. Never changed after the enqueue."""
+
+    job_id = models.BigIntegerField(primary_key=True)
+    args: Any = models.JSONField(null=True)
+    kwargs: Any = models.JSONField(null=True)
+    trace: Any = models.JSONField(null=True)
+
+    class Meta:
+        default_permissions = ()
+
+
+class JobResult(models.Model):
+    """What a job returned; a row only when that was not None."""
+
+    job_id = models.BigIntegerField(primary_key=True)
+    value: Any = models.JSONField()
+
+    class Meta:
+        default_permissions = ()
+
+
+class OperationKey(models.Model):
+    """A spent key of a business operation. Outlives its job, so that the key stays spent."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = models.BigIntegerField()
+    created_at = models.DateTimeField()
+    task = models.TextField()
+    key = models.TextField()
+    digest = models.TextField()
+
+    class Meta:
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["task", "key"], name="pgqueue_operationkey_once"),)
+
+
+class Attempt(models.Model):
+    """One claim's execution. A first attempt that simply succeeds is told by its job row alone."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = models.BigIntegerField()
+    fence = models.BigIntegerField()
+    worker_id = models.BigIntegerField(null=True)
+    claimed_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField()
+    number = models.SmallIntegerField()
+    outcome = models.TextField()
+    stage = models.TextField(default=Stage.NOT_CALLED.value)
+    failure_class = models.TextField(null=True)
+    error_class = models.TextField(null=True)
+    message = models.TextField(null=True)
+    traceback = models.TextField(null=True)
+
+    class Meta:
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["job_id", "fence"], name="pgqueue_attempt_once"),)
+
+
+class Effect(models.Model):
+    """One named call to the outside world within a job."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = models.BigIntegerField()
+    fence = models.BigIntegerField()
+    called_at = models.DateTimeField(null=True)
+    known_at = models.DateTimeField(null=True)
+    confirmed_at = models.DateTimeField(null=True)
+    attempt = models.SmallIntegerField()
+    name = models.TextField()
+    stage = models.TextField(default=Stage.NOT_CALLED.value)
+    operation_key = models.TextField()
+    remote_reference = models.TextField(null=True)
+    result: Any = models.JSONField(null=True)
+
+    class Meta:
+        default_permissions = ()
+        constraints = (
+            models.UniqueConstraint(fields=["job_id", "name"], name="pgqueue_effect_once"),
+            models.CheckConstraint(name="pgqueue_effect_stage_known", condition=_one_of("stage", Stage)),
+        )

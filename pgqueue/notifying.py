@@ -1,0 +1,52 @@
+"""Wake workers after the caller's commit: a hint, debounced, and never part of the caller's transaction."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
+
+from . import conf
+from .protocol import inserting
+
+_sent_at: dict[tuple[str, str], float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wake:
+    alias: str
+    queue: str
+
+    def __call__(self) -> None:
+        """Notify, unless this process did so within the window.
+
+        A worker that was woken looks again after the window, so that what is left out here is found then.
+        """
+        now = time.monotonic()
+        key = (self.alias, self.queue)
+        if now - _sent_at.get(key, float("-inf")) < conf.current().notify_window_seconds:
+            return
+        _sent_at[key] = now
+        inserting.notify(self.alias, [self.queue])
+
+
+def wake(alias: str, queue: str) -> None:
+    """Wake workers of `queue` once the caller's transaction has committed; at once if there is none."""
+    if not conf.current().notify:
+        return
+    hint = _Wake(alias, queue)
+    if _planned_before(alias, hint):
+        return
+    try:
+        transaction.on_commit(hint, using=alias, robust=True)
+    except TransactionManagementError:
+        return  # Autocommit is off and no block is open: Django cannot tell when the caller commits. Polling can.
+
+
+def _planned_before(alias: str, hint: _Wake) -> bool:
+    """A thousand enqueues in one block need one hint; it must stand in the same savepoints to be as lasting."""
+    connection = connections[alias]
+    planned = connection.run_on_commit
+    return bool(planned) and planned[-1][0] == set(connection.savepoint_ids) and planned[-1][1] == hint

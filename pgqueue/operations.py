@@ -1,0 +1,291 @@
+"""What operators may do: one shape for every verb, one outcome, one audit row whatever came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import IntegrityError, OperationalError, transaction
+
+from . import conf, notifying
+from .exceptions import IdempotencyKeyReusedError, ReasonMissingError, UnknownVerbError
+from .protocol import operating
+from .protocol.connecting import job_alias
+from .protocol.operating import AuditRow, Change, Replay
+from .recovery import Facts, decide_break
+from .states import WAITING, Outcome, State
+
+ACTIVE, PAUSED = "active", "paused"
+"""States of a queue."""
+
+_BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
+LONGEST_TEXT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing an operator may do to a job or a queue."""
+
+    name: str
+    kind: str
+    permission: str
+    states: tuple[str, ...]
+    """States of the target in which it applies."""
+    level: int = 2
+    """2 needs a reason; 3 also the target's number typed by hand, where a person clicks."""
+    params: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda facts, given: {}
+    """Statement parameters from the locked row's facts and the caller's params."""
+
+
+def _break_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    target = decide_break(
+        Facts(
+            recovery=facts["recovery"],
+            unknown_effects=facts["unknown_effects"],
+            stop_requested=facts["stop_requested"],
+            exhausted=False,
+        )
+    )
+    message = f"An operator broke the lease of worker {facts['worker_id']} under fence {facts['fence']}."
+    return {
+        "target": str(target),
+        "message": message,
+        "fence": facts["fence"],
+        "stage": facts["stage"],
+        "worker_id": facts["worker_id"],
+    }
+
+
+def _pause_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"for_seconds": given.get("for_seconds")}
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb("requeue", "job", "requeue_job", (State.DEAD, State.CANCELLED)),
+        Verb("cancel", "job", "cancel_job", (*WAITING, State.PAUSED)),
+        Verb("hold", "job", "hold_job", WAITING),
+        Verb("unhold", "job", "hold_job", (State.PAUSED,)),
+        Verb("give_up", "job", "discard_job", (*WAITING, State.UNKNOWN)),
+        Verb("ask_to_stop", "job", "cancel_job", (State.RUNNING,)),
+        Verb("break_lease", "job", "break_lease", (State.RUNNING,), level=3, params=_break_params),
+        Verb("pause_queue", "queue", "operate_queue", (ACTIVE,), params=_pause_params),
+        Verb("resume_queue", "queue", "operate_queue", (PAUSED,)),
+    )
+}
+"""Every verb by its name, which is also its statement's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts. `permissions` None may do everything: whoever has a shell of the application."""
+
+    id: str | None
+    name: str
+    permissions: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, user: Any) -> Actor:
+        """Return the actor that a Django user is."""
+        codenames = {verb.permission for verb in VERBS.values()}
+        held = frozenset(name for name in codenames if user.has_perm(f"pgqueue.{name}"))
+        return cls(id=str(user.pk), name=user.get_username(), permissions=held)
+
+    def may(self, verb: Verb) -> bool:
+        """Say whether the actor has the verb's permission."""
+        return self.permissions is None or verb.permission in self.permissions
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an operator asked for: everything that the audit row repeats."""
+
+    verb: Verb
+    target_id: int | str
+    version_seen: int
+    actor: Actor
+    reason: str
+    ticket: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What came of a request. `facts` are the target's columns as they were found under its lock."""
+
+    outcome: Outcome
+    audit_id: int
+    version_found: int | None = None
+    version_after: int | None = None
+    state_found: str | None = None
+    state_after: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    replay: Replay | None = None
+
+
+def act(
+    verb: str,
+    target_id: int | str,
+    *,
+    version_seen: int,
+    actor: Actor,
+    reason: str,
+    ticket: str = "",
+    params: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+) -> Action:
+    """Apply one verb to what the operator saw, or change nothing; write one audit row either way.
+
+    `target_id` is a job's id or a queue's name. Owns its transaction, which must be the outermost one: what it
+    answers is committed. A lock that somebody holds is waited for `LOCK_TIMEOUT_SECONDS`, then it is `busy`.
+    Raise `UnknownVerbError`, `ReasonMissingError`, and `IdempotencyKeyReusedError` for a key that stands for
+    another request.
+    """
+    request = Request(
+        verb=_verb(verb),
+        target_id=target_id,
+        version_seen=version_seen,
+        actor=actor,
+        reason=reason.strip()[:LONGEST_TEXT],
+        ticket=ticket.strip()[:LONGEST_TEXT],
+        params=params or {},
+        idempotency_key=idempotency_key,
+    )
+    if not request.reason:
+        raise ReasonMissingError(verb)
+    alias = job_alias()
+    if not actor.may(request.verb):
+        return _audited_alone(alias, request, Outcome.FORBIDDEN)
+    try:
+        return _act(alias, request)
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in _BUSY_SQLSTATES:
+            raise
+        return _audited_alone(alias, request, Outcome.BUSY)
+    except IntegrityError:
+        return _replayed_elsewhere(alias, request)
+
+
+def why_not(verb: Verb, state: str) -> str | None:
+    """Return in words why a verb is not offered on a target in that state; None when it is."""
+    if state in verb.states:
+        return None
+    return f"It is {state}; this applies to {', '.join(verb.states)}."
+
+
+def _verb(name: str) -> Verb:
+    try:
+        return VERBS[name]
+    except KeyError:
+        raise UnknownVerbError(name, tuple(VERBS)) from None
+
+
+def _act(alias: str, request: Request) -> Action:
+    with transaction.atomic(using=alias, durable=True):
+        operating.bound_lock_waits(alias, seconds=conf.current().lock_timeout_seconds)
+        facts = operating.lock_target(alias, request.verb.kind, request.target_id)
+        replay = _find_replay(alias, request)
+        if replay is not None:
+            return _audited(alias, request, Outcome.REPLAYED, facts, replay=replay)
+        if facts is None:
+            return _audited(alias, request, Outcome.GONE, None)
+        change = operating.change(alias, request.verb.name, _statement_params(request, facts))
+        if change is None:
+            return _audited(alias, request, _refusal(request, facts), facts)
+        if change.state in (*WAITING, ACTIVE):
+            notifying.wake(alias, change.queue)
+        return _audited(alias, request, Outcome.APPLIED, facts, change=change)
+
+
+def _statement_params(request: Request, facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": request.target_id,
+        "version_seen": request.version_seen,
+        "actor_name": request.actor.name,
+        "reason": request.reason,
+        **request.verb.params(facts, request.params),
+    }
+
+
+def _refusal(request: Request, facts: Mapping[str, Any]) -> Outcome:
+    """Say why the guards refused, from the facts of the locked row."""
+    if facts["version"] != request.version_seen:
+        return Outcome.CHANGED
+    if facts["state"] == State.RUNNING:
+        return Outcome.REFUSED_RUNNING
+    if facts["state"] == State.UNKNOWN or facts.get("unknown_effects"):
+        return Outcome.REFUSED_UNKNOWN
+    return Outcome.REFUSED_STATE
+
+
+def _find_replay(alias: str, request: Request) -> Replay | None:
+    if request.idempotency_key is None:
+        return None
+    replay = operating.find_replay(alias, request.idempotency_key)
+    if replay is not None and not _is_same(request, replay):
+        raise IdempotencyKeyReusedError(
+            request.idempotency_key,
+            f"{request.verb.name} {request.target_id}",
+            f"{replay.verb} {replay.target_id}",
+        )
+    return replay
+
+
+def _is_same(request: Request, replay: Replay) -> bool:
+    target = (request.verb.name, request.verb.kind, str(request.target_id))
+    return target == (replay.verb, replay.target_kind, replay.target_id)
+
+
+def _replayed_elsewhere(alias: str, request: Request) -> Action:
+    """Answer for a key that another session applied to another target while we held ours."""
+    with transaction.atomic(using=alias, durable=True):
+        replay = _find_replay(alias, request)
+        return _audited(alias, request, Outcome.REPLAYED if replay else Outcome.BUSY, None, replay=replay)
+
+
+def _audited_alone(alias: str, request: Request, outcome: Outcome) -> Action:
+    with transaction.atomic(using=alias, durable=True):
+        return _audited(alias, request, outcome, None)
+
+
+def _audited(
+    alias: str,
+    request: Request,
+    outcome: Outcome,
+    facts: Mapping[str, Any] | None,
+    *,
+    change: Change | None = None,
+    replay: Replay | None = None,
+) -> Action:
+    found = facts or {}
+    version_after = change.version if change else None
+    row = AuditRow(
+        verb=request.verb.name,
+        target_kind=request.verb.kind,
+        target_id=str(request.target_id),
+        outcome=str(outcome),
+        actor_id=request.actor.id,
+        actor_name=request.actor.name,
+        reason=request.reason,
+        ticket=request.ticket,
+        version_seen=request.version_seen,
+        version_found=found.get("version"),
+        version_after=version_after,
+        state_found=found.get("state"),
+        idempotency_key=request.idempotency_key,
+        params=request.params,
+        facts=found,
+    )
+    return Action(
+        outcome=outcome,
+        audit_id=operating.audit(alias, row),
+        version_found=row.version_found,
+        version_after=version_after,
+        state_found=row.state_found,
+        state_after=change.state if change else None,
+        facts=found,
+        replay=replay,
+    )

@@ -1,0 +1,106 @@
+"""Claim jobs for a worker, and look what there is to claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import args_row
+
+from .. import conf
+from ..sql import load
+from ..states import Lane
+from .connecting import transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who claims, and what it serves. `queues` None means every queue but the excluded ones."""
+
+    worker_id: int
+    tasks: tuple[str, ...]
+    lease_seconds: float
+    queues: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters that the claim statements share."""
+        return {
+            "worker_id": self.worker_id,
+            "tasks": list(self.tasks),
+            "lease_seconds": self.lease_seconds,
+            "queues": None if self.queues is None else list(self.queues),
+            "excluded": list(self.excluded),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run one job for a limited time, as the claim granted it. `args` and `kwargs` are JSON texts."""
+
+    id: int
+    worker_id: int
+    fence: int
+    version: int
+    queue: str
+    task: str
+    priority: int
+    lane: int
+    attempts: int
+    max_attempts: int
+    lease_losses: int
+    max_run_seconds: int | None
+    recovery: str
+    tenant: str | None
+    shard_key: str | None
+    operation_key: str | None
+    created_at: datetime
+    run_at: datetime
+    args: str | None
+    kwargs: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What there is to do: lanes with a due row, and seconds to the next future row and the next expiry."""
+
+    due_lanes: frozenset[int]
+    next_due_seconds: float | None
+    next_expiry_seconds: float | None
+
+
+def claim(connection: psycopg.Connection[Any], claimant: Claimant, *, lane: Lane, limit: int) -> list[Lease]:
+    """Claim up to `limit` due jobs of one lane in one short transaction.
+
+    The plain lane takes one statement; the others pick rows and lock their keys first, then claim under a
+    new snapshot.
+    """
+    params = {**claimant.params(), "limit": limit, "lane": int(lane)}
+    with (
+        transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
+        connection.cursor(row_factory=args_row(Lease)) as cursor,
+    ):
+        if lane is Lane.PLAIN:
+            return cursor.execute(load("claim"), params).fetchall()
+        picked = connection.execute(load("pick_laned"), params).fetchall()
+        if not picked:
+            return []
+        return cursor.execute(load("claim_picked"), {**params, "ids": [id for (id,) in picked]}).fetchall()
+
+
+def look(connection: psycopg.Connection[Any], claimant: Claimant) -> Horizon:
+    """Look what there is to do, without taking anything."""
+    row = connection.execute(load("look"), claimant.params()).fetchone()
+    assert row is not None
+    return Horizon(frozenset(row[0]), row[1], row[2])
+
+
+def find_unheard(
+    connection: psycopg.Connection[Any], *, worker_id: int, held_ids: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return (id, fence) of claims of this worker whose answer it never heard."""
+    params = {"worker_id": worker_id, "held_ids": list(held_ids)}
+    return connection.execute(load("find_unheard"), params).fetchall()

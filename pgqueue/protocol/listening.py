@@ -1,0 +1,24 @@
+"""Hear NOTIFY on a connection that runs nothing else: a hint, never a promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from ..sql import load
+
+
+def listen(connection: psycopg.Connection[Any]) -> None:
+    """Subscribe. Part of every connect, so that a new connection never sits there deaf."""
+    connection.execute(load("listen"))
+
+
+def wait(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> bool:
+    """Wait for one notification; return whether one came. Raise `psycopg.OperationalError` on a lost connection."""
+    return any(True for _ in connection.notifies(timeout=timeout_seconds, stop_after=1))
+
+
+def wake(connection: psycopg.Connection[Any], queues: list[str]) -> None:
+    """Wake other workers."""
+    connection.execute(load("notify"), {"queues": queues})

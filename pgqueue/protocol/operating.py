@@ -1,0 +1,104 @@
+"""The statements of an operator's action, on Django's connection; `operations` owns the transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connections
+
+from ..sql import load
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an applied verb left behind."""
+
+    version: int
+    state: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """An action that was applied before under the same idempotency key."""
+
+    id: int
+    verb: str
+    target_kind: str
+    target_id: str
+    version_after: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One row of the audit log; instants are the database's."""
+
+    verb: str
+    target_kind: str
+    target_id: str
+    outcome: str
+    actor_id: str | None
+    actor_name: str
+    reason: str
+    ticket: str
+    version_seen: int | None
+    version_found: int | None
+    version_after: int | None
+    state_found: str | None
+    idempotency_key: str | None
+    params: Mapping[str, Any]
+    facts: Mapping[str, Any]
+
+
+def bound_lock_waits(alias: str, *, seconds: float) -> None:
+    """Let no statement of this transaction wait longer than `seconds` for a lock."""
+    _execute(alias, "set_lock_timeout", {"timeout_ms": str(int(seconds * 1000))})
+
+
+def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
+    """Lock a job or a queue and return its facts; None when it is gone.
+
+    A queue that nobody has acted on gets its row first. Raise `django.db.OperationalError` when somebody else
+    holds the row for longer than the bound.
+    """
+    if kind == "queue":
+        _execute(alias, "ensure_queue", {"id": id})
+    rows = _execute(alias, f"lock_{kind}", {"id": id})
+    return rows[0] if rows else None
+
+
+def find_replay(alias: str, idempotency_key: str) -> Replay | None:
+    """Return the applied action of an idempotency key. Sent after the target is locked."""
+    rows = _execute(alias, "find_replay", {"idempotency_key": idempotency_key})
+    return Replay(**rows[0]) if rows else None
+
+
+def change(alias: str, statement: str, params: Mapping[str, Any]) -> Change | None:
+    """Run a verb's statement on the locked target; None when one of its guards refused."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load(statement), params)
+        row = cursor.fetchone()
+    return None if row is None else Change(*row)
+
+
+def audit(alias: str, row: AuditRow) -> int:
+    """Write one audit row and return its id."""
+    params = {field: getattr(row, field) for field in row.__slots__}
+    params["params"] = json.dumps(row.params, default=str)
+    params["facts"] = json.dumps(row.facts, default=str)
+    written = _execute(alias, "audit", params)
+    return int(written[0]["id"])
+
+
+def _execute(alias: str, statement: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load(statement), params)
+        if cursor.description is None:
+            return []
+        names = [column.name for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

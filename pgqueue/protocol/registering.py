@@ -1,0 +1,47 @@
+"""Rows of worker processes: for people, never for recovery."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from ..sql import load
+
+
+def register(
+    connection: psycopg.Connection[Any],
+    *,
+    host: str,
+    pid: int,
+    version: str,
+    slots: int,
+    lease_seconds: float,
+    queues: Sequence[str] | None,
+    excluded: Sequence[str],
+    tasks: Sequence[str],
+    retention_seconds: float,
+) -> int:
+    """Write down a started process and return its id; forget those silent for `retention_seconds`."""
+    connection.execute(load("prune_workers"), {"retention_seconds": retention_seconds})
+    params = {
+        "host": host,
+        "pid": pid,
+        "version": version,
+        "slots": slots,
+        "lease_seconds": lease_seconds,
+        "queues": None if queues is None else json.dumps(list(queues)),
+        "excluded": json.dumps(list(excluded)),
+        "tasks": json.dumps(sorted(tasks)),
+    }
+    row = connection.execute(load("register_worker"), params).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def beat(connection: psycopg.Connection[Any], *, worker_id: int, draining: bool, stopped: bool = False) -> None:
+    """Say that a process is alive, draining or stopped."""
+    params = {"worker_id": worker_id, "draining": draining, "stopped": stopped}
+    connection.execute(load("beat_worker"), params)

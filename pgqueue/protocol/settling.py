@@ -1,0 +1,182 @@
+"""Write endings, many in one transaction, each fenced on its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import psycopg
+
+from .. import conf
+from ..failures import Description, FailureClass, describe
+from ..sql import load
+from ..states import State
+from .connecting import transaction
+
+logger = logging.getLogger(__name__)
+
+
+class EndingKind(StrEnum):
+    """The worker's verbs; each is a statement of the same name."""
+
+    COMPLETE = "complete"
+    RETRY = "retry"
+    BURY = "bury"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt failed, redacted and bounded."""
+
+    failure_class: FailureClass
+    description: Description
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What came of one claim. `result` is JSON text, None for None; `delay_seconds` counts from the settling."""
+
+    kind: EndingKind
+    id: int
+    fence: int
+    run_seconds: float = 0.0
+    result: str | None = None
+    delay_seconds: float = 0.0
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An ending in the database: the state it led to, and when."""
+
+    state: State
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of endings: those written, by job id; those to send again; those refused for good."""
+
+    written: dict[int, Written] = field(default_factory=dict)
+    busy: list[Ending] = field(default_factory=list)
+    lost: list[Ending] = field(default_factory=list)
+
+
+_REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+_COLUMNS: dict[EndingKind, tuple[str, ...]] = {
+    EndingKind.COMPLETE: ("ids", "fences", "run_seconds", "results"),
+    EndingKind.RETRY: (
+        "ids",
+        "fences",
+        "run_seconds",
+        "delay_seconds",
+        "failure_classes",
+        "error_classes",
+        "messages",
+        "tracebacks",
+    ),
+    EndingKind.BURY: (
+        "ids",
+        "fences",
+        "run_seconds",
+        "failure_classes",
+        "error_classes",
+        "messages",
+        "tracebacks",
+    ),
+    EndingKind.RELEASE: ("ids", "fences"),
+}
+
+
+def _failure(read: Callable[[Failure], str]) -> Callable[[Ending], str | None]:
+    return lambda ending: None if ending.failure is None else read(ending.failure)
+
+
+_VALUES: dict[str, Callable[[Ending], Any]] = {
+    "ids": lambda ending: ending.id,
+    "fences": lambda ending: ending.fence,
+    "run_seconds": lambda ending: ending.run_seconds,
+    "results": lambda ending: ending.result,
+    "delay_seconds": lambda ending: ending.delay_seconds,
+    "failure_classes": _failure(lambda failure: str(failure.failure_class)),
+    "error_classes": _failure(lambda failure: failure.description.class_path),
+    "messages": _failure(lambda failure: failure.description.message),
+    "tracebacks": _failure(lambda failure: failure.description.traceback),
+}
+
+
+def settle(connection: psycopg.Connection[Any], *, worker_id: int, endings: Sequence[Ending]) -> Settled:
+    """Write endings and say of each what came of it.
+
+    An ending that the database refuses never blocks the others: all are then written one by one, and the
+    refused one is buried with the reason. One that matches no lease is looked up: it may be our own write
+    whose COMMIT answer was lost, or locked by somebody for a moment. Raise `psycopg.OperationalError` when
+    the server is away; sending the same endings again is then safe.
+    """
+    try:
+        written = _write(connection, worker_id, endings)
+    except _REFUSED as error:
+        logger.warning("settle.refused count=%d error=%s", len(endings), describe(error).class_path)
+        written = _write_one_by_one(connection, worker_id, endings)
+    left = [ending for ending in endings if ending.id not in written]
+    return _look_up(connection, worker_id, left, written) if left else Settled(written)
+
+
+def _write(connection: psycopg.Connection[Any], worker_id: int, endings: Iterable[Ending]) -> dict[int, Written]:
+    groups: dict[EndingKind, list[Ending]] = {}
+    for ending in sorted(endings, key=lambda ending: ending.id):
+        groups.setdefault(ending.kind, []).append(ending)
+    written: dict[int, Written] = {}
+    with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
+        for kind, group in groups.items():
+            params = {name: list(map(_VALUES[name], group)) for name in _COLUMNS[kind]}
+            rows = connection.execute(load(kind), {**params, "worker_id": worker_id}).fetchall()
+            written.update((id, Written(State(state), at)) for id, state, at in rows)
+    return written
+
+
+def _write_one_by_one(
+    connection: psycopg.Connection[Any], worker_id: int, endings: Iterable[Ending]
+) -> dict[int, Written]:
+    written: dict[int, Written] = {}
+    for ending in endings:
+        try:
+            written.update(_write(connection, worker_id, [ending]))
+        except _REFUSED as error:
+            written.update(_bury_refused(connection, worker_id, ending, error))
+    return written
+
+
+def _bury_refused(
+    connection: psycopg.Connection[Any], worker_id: int, ending: Ending, error: Exception
+) -> dict[int, Written]:
+    failure = Failure(FailureClass.RESULT, describe(error))
+    try:
+        return _write(connection, worker_id, [replace(ending, kind=EndingKind.BURY, failure=failure)])
+    except _REFUSED:
+        # Takeover decides once the lease has run out: nothing here may guess.
+        logger.exception("settle.unwritable job=%d fence=%d", ending.id, ending.fence)
+        return {}
+
+
+def _look_up(
+    connection: psycopg.Connection[Any], worker_id: int, left: list[Ending], written: dict[int, Written]
+) -> Settled:
+    params = {
+        "worker_id": worker_id,
+        "ids": [ending.id for ending in left],
+        "fences": [ending.fence for ending in left],
+    }
+    found = connection.execute(load("find_own_endings"), params).fetchall()
+    own = {id: Written(State(state), at) for id, state, at in found}
+    held = {id for id, _ in connection.execute(load("find_held"), params).fetchall()}
+    return Settled(
+        written=written | own,
+        busy=[ending for ending in left if ending.id in held],
+        lost=[ending for ending in left if ending.id not in held and ending.id not in own],
+    )

@@ -1,0 +1,80 @@
+"""Take jobs from owners whose lease has run out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import args_row
+
+from .. import conf
+from ..sql import load
+from ..states import State
+from .connecting import transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A running job whose lease has run out, read under its lock."""
+
+    id: int
+    fence: int
+    queue: str
+    task: str
+    recovery: str
+    stage: str
+    unknown_effects: int
+    stop_requested: bool
+    attempts: int
+    max_attempts: int
+    lease_losses: int
+    worker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where a lost job goes, after which delay, and the sentence for people."""
+
+    target: State
+    delay_seconds: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A job that was taken over."""
+
+    job: Expired
+    verdict: Verdict
+
+
+def list_expired(connection: psycopg.Connection[Any], *, limit: int) -> list[int]:
+    """Return ids of running jobs whose lease has run out, the longest overdue first."""
+    return [id for (id,) in connection.execute(load("list_expired"), {"limit": limit}).fetchall()]
+
+
+def take_over(
+    connection: psycopg.Connection[Any], ids: Sequence[int], decide: Callable[[Expired], Verdict]
+) -> list[Taken]:
+    """Take over those of `ids` that are still expired, as `decide` says of the locked rows.
+
+    One transaction: nothing is half done if it is cut. Rows that somebody holds are left for the next look.
+    """
+    with (
+        transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
+        connection.cursor(row_factory=args_row(Expired)) as cursor,
+    ):
+        locked = cursor.execute(load("lock_expired"), {"ids": list(ids)}).fetchall()
+        verdicts = {job.id: decide(job) for job in locked}
+        params = {
+            "ids": [job.id for job in locked],
+            "fences": [job.fence for job in locked],
+            "stages": [job.stage for job in locked],
+            "targets": [str(verdicts[job.id].target) for job in locked],
+            "delay_seconds": [verdicts[job.id].delay_seconds for job in locked],
+            "messages": [verdicts[job.id].message for job in locked],
+        }
+        taken = {id for id, _ in connection.execute(load("take_over"), params).fetchall()} if locked else set()
+    return [Taken(job, verdicts[job.id]) for job in locked if job.id in taken]

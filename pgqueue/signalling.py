@@ -1,0 +1,38 @@
+"""Send the signals of Django Tasks, when somebody listens; a receiver can change nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.dispatch import Signal
+
+from .compat import BaseTaskBackend, Task, TaskResult, task_finished, task_started
+
+_logger = logging.getLogger(Task.__module__.removesuffix(".base"))
+OWN_RECEIVERS = 1
+"""Django's own receiver writes a log line; it does not count as listening while its level is off."""
+
+
+def start_is_heard() -> bool:
+    """Say whether `task_started` has anyone to tell."""
+    return _is_heard(task_started, logging.INFO)
+
+
+def finish_is_heard(*, succeeded: bool) -> bool:
+    """Say whether `task_finished` has anyone to tell."""
+    return _is_heard(task_finished, logging.INFO if succeeded else logging.ERROR)
+
+
+def send_started(sender: type[BaseTaskBackend], result: TaskResult[Any]) -> None:
+    """Say that a task is about to run."""
+    task_started.send_robust(sender, task_result=result)
+
+
+def send_finished(sender: type[BaseTaskBackend], result: TaskResult[Any]) -> None:
+    """Say that a job has ended for good. Sent once, after its ending was written."""
+    task_finished.send_robust(sender, task_result=result)
+
+
+def _is_heard(signal: Signal, level: int) -> bool:
+    return len(signal.receivers) > OWN_RECEIVERS or _logger.isEnabledFor(level)

@@ -1,0 +1,104 @@
+-- Claim due jobs of the plain lane.
+-- Transition: pending, retrying -> running.
+-- Guard: the row is still waiting, of this lane and queue, due, of a task this worker knows; nobody holds
+-- its lock; its queue is not paused in the snapshot of this statement, so that a pause holds for every
+-- claim begun after its commit.
+-- Order: priority from high to low, then run_at, then id. Queues of one priority take turns by chance.
+-- The walk over live (queue, priority) levels keeps future rows of a higher priority out of the way, and
+-- rows are locked one by one under the outer LIMIT: no sort stands above the lock, none is locked in vain.
+-- Writes: the lease, a new fence, version + 1.
+-- Returns: the leases with their payload, in that order.
+WITH RECURSIVE waiting (queue) AS (
+    (
+        SELECT min(job.queue)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND %(queues)s::text[] IS NULL
+    )
+    UNION ALL
+    SELECT (
+        SELECT min(job.queue)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue > waiting.queue
+    )
+    FROM waiting
+    WHERE waiting.queue IS NOT NULL
+),
+served (queue) AS (
+    SELECT named.queue
+    FROM (
+        SELECT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL
+        UNION
+        SELECT unnest(%(queues)s::text[])
+    ) AS named
+    WHERE named.queue <> ALL (%(excluded)s::text[])
+        AND NOT EXISTS (
+            SELECT
+            FROM pgqueue_queue AS paused
+            WHERE paused.name = named.queue
+                AND paused.paused_at IS NOT NULL
+                AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
+        )
+),
+levels (queue, priority) AS (
+    SELECT served.queue, (
+        SELECT max(job.priority)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = served.queue
+    )
+    FROM served
+    UNION ALL
+    SELECT levels.queue, (
+        SELECT max(job.priority)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = levels.queue
+            AND job.priority < levels.priority
+    )
+    FROM levels
+    WHERE levels.priority IS NOT NULL
+),
+candidates AS MATERIALIZED (
+    SELECT due.id
+    FROM (
+        SELECT levels.queue, levels.priority
+        FROM levels
+        WHERE levels.priority IS NOT NULL
+        ORDER BY levels.priority DESC, random()
+    ) AS level
+    CROSS JOIN LATERAL (
+        SELECT job.id
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying')
+            AND job.lane = 0
+            AND job.queue = level.queue
+            AND job.priority = level.priority
+            AND job.run_at <= statement_timestamp()
+            AND job.task = ANY (%(tasks)s::text[])
+        ORDER BY job.run_at, job.id
+        LIMIT %(limit)s::int
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS due
+    LIMIT %(limit)s::int
+),
+claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running',
+        version = job.version + 1,
+        fence = nextval('pgqueue_fence'),
+        worker_id = %(worker_id)s::bigint,
+        claimed_at = statement_timestamp(),
+        lease_until = statement_timestamp() + make_interval(secs => %(lease_seconds)s::float8)
+    FROM candidates
+    WHERE job.id = candidates.id
+    RETURNING
+        job.id, job.worker_id, job.fence, job.version, job.queue, job.task, job.priority, job.lane, job.attempts,
+        job.max_attempts, job.lease_losses, job.max_run_seconds, job.recovery, job.tenant, job.shard_key,
+        job.operation_key, job.created_at, job.run_at
+)
+SELECT
+    claimed.id, claimed.worker_id, claimed.fence, claimed.version, claimed.queue, claimed.task, claimed.priority,
+    claimed.lane, claimed.attempts, claimed.max_attempts, claimed.lease_losses, claimed.max_run_seconds,
+    claimed.recovery, claimed.tenant, claimed.shard_key, claimed.operation_key, claimed.created_at, claimed.run_at,
+    payload.args::text AS args, payload.kwargs::text AS kwargs
+FROM claimed
+LEFT JOIN pgqueue_jobpayload AS payload ON payload.job_id = claimed.id
+ORDER BY claimed.priority DESC, claimed.run_at, claimed.id

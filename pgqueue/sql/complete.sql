@@ -1,0 +1,49 @@
+-- Complete jobs.
+-- Transition: running -> succeeded.
+-- Guard: id, fence, worker_id. An expired lease that nobody took over still matches: late is not lost.
+-- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
+-- Writes: the job; its result when there is one; an attempt row unless it was the first and went well.
+-- Returns: id, state and the instant of the jobs completed; an id left out was not.
+WITH owned AS MATERIALIZED (
+    SELECT job.id, ending.run_seconds, ending.result
+    FROM unnest(
+        %(ids)s::bigint[], %(fences)s::bigint[], %(run_seconds)s::float8[], %(results)s::jsonb[]
+    ) AS ending (id, fence, run_seconds, result)
+    JOIN pgqueue_job AS job ON job.id = ending.id
+    WHERE job.fence = ending.fence AND job.worker_id = %(worker_id)s::bigint
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+completed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'succeeded',
+        version = job.version + 1,
+        attempts = job.attempts + 1,
+        worker_id = NULL,
+        lease_until = NULL,
+        settled_by = %(worker_id)s::bigint,
+        started_at = statement_timestamp() - make_interval(secs => owned.run_seconds),
+        finished_at = statement_timestamp()
+    FROM owned
+    WHERE job.id = owned.id
+    RETURNING
+        job.id, job.fence, job.state, job.stage, job.attempts, job.lease_losses, job.claimed_at, job.started_at,
+        job.finished_at, owned.result
+),
+results AS (
+    INSERT INTO pgqueue_jobresult (job_id, value)
+    SELECT completed.id, completed.result
+    FROM completed
+    WHERE completed.result IS NOT NULL
+),
+attempts AS (
+    INSERT INTO pgqueue_attempt (
+        job_id, fence, worker_id, claimed_at, started_at, ended_at, number, outcome, stage
+    )
+    SELECT
+        completed.id, completed.fence, %(worker_id)s::bigint, completed.claimed_at, completed.started_at,
+        completed.finished_at, completed.attempts, 'succeeded', completed.stage
+    FROM completed
+    WHERE completed.attempts > 1 OR completed.lease_losses > 0
+)
+SELECT completed.id, completed.state, statement_timestamp() AS written_at
+FROM completed

@@ -1,0 +1,11 @@
+-- Bound the transaction and pin its plans. SET LOCAL in function form: nothing leaks behind a pooler.
+-- Sequential scans and hash joins are never right here: every statement reaches its rows by an index,
+-- also on a table that was filled since the last ANALYZE.
+SELECT
+    set_config('statement_timeout', %(timeout_ms)s::text, true),
+    set_config('idle_in_transaction_session_timeout', %(timeout_ms)s::text, true),
+    set_config('enable_seqscan', 'off', true),
+    set_config('enable_bitmapscan', 'off', true),
+    set_config('enable_hashjoin', 'off', true),
+    set_config('enable_mergejoin', 'off', true),
+    set_config('jit', 'off', true)

@@ -1,0 +1,94 @@
+-- Choose due jobs of a guarded lane and lock their shard keys; first half of a laned claim.
+-- One transaction with `claim_picked.sql`, which decides under a new snapshot: this statement only proposes.
+-- Guard: at most one row per (queue, shard_key), and only with the key's transaction lock, which is tried
+-- and never waited for.
+-- Returns: id of the picked rows, nothing locked but keys.
+WITH RECURSIVE waiting (queue) AS (
+    (
+        SELECT min(job.queue)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND %(queues)s::text[] IS NULL
+    )
+    UNION ALL
+    SELECT (
+        SELECT min(job.queue)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint
+            AND job.queue > waiting.queue
+    )
+    FROM waiting
+    WHERE waiting.queue IS NOT NULL
+),
+served (queue) AS (
+    SELECT named.queue
+    FROM (
+        SELECT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL
+        UNION
+        SELECT unnest(%(queues)s::text[])
+    ) AS named
+    WHERE named.queue <> ALL (%(excluded)s::text[])
+),
+levels (queue, priority) AS (
+    SELECT served.queue, (
+        SELECT max(job.priority)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = served.queue
+    )
+    FROM served
+    UNION ALL
+    SELECT levels.queue, (
+        SELECT max(job.priority)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint
+            AND job.queue = levels.queue AND job.priority < levels.priority
+    )
+    FROM levels
+    WHERE levels.priority IS NOT NULL
+),
+candidates AS MATERIALIZED (
+    SELECT due.id, due.queue, due.shard_key, row_number() OVER () AS place
+    FROM (
+        SELECT levels.queue, levels.priority
+        FROM levels
+        WHERE levels.priority IS NOT NULL
+        ORDER BY levels.priority DESC, random()
+    ) AS level
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.queue, job.shard_key
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying')
+            AND job.lane = %(lane)s::smallint
+            AND job.queue = level.queue
+            AND job.priority = level.priority
+            AND job.run_at <= statement_timestamp()
+            AND job.task = ANY (%(tasks)s::text[])
+            AND (
+                job.shard_key IS NULL
+                OR NOT EXISTS (
+                    SELECT
+                    FROM pgqueue_job AS busy
+                    WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
+                )
+            )
+        ORDER BY job.run_at, job.id
+        LIMIT 200
+    ) AS due
+    LIMIT 200
+),
+heads AS MATERIALIZED (
+    SELECT DISTINCT ON (candidates.queue, COALESCE(candidates.shard_key, candidates.id::text))
+        candidates.id, candidates.queue, candidates.shard_key, candidates.place
+    FROM candidates
+    ORDER BY candidates.queue, COALESCE(candidates.shard_key, candidates.id::text), candidates.place
+),
+chosen AS MATERIALIZED (
+    SELECT heads.id, heads.queue, heads.shard_key, heads.place
+    FROM heads
+    ORDER BY heads.place
+    LIMIT %(limit)s::int
+)
+SELECT chosen.id
+FROM chosen
+WHERE chosen.shard_key IS NULL
+    OR pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))
+ORDER BY chosen.place

@@ -1,0 +1,26 @@
+-- Give back jobs that were claimed and never started.
+-- Transition: running -> pending, due as before; -> cancelled when a stop was requested.
+-- Guard: id, fence, worker_id.
+-- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
+-- Writes: the job; no attempt is charged.
+-- Returns: id, state and the instant of the jobs released; an id left out was not.
+WITH owned AS MATERIALIZED (
+    SELECT
+        job.id,
+        CASE WHEN job.stop_requested_at IS NOT NULL THEN 'cancelled' ELSE 'pending' END AS target
+    FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[]) AS ending (id, fence)
+    JOIN pgqueue_job AS job ON job.id = ending.id
+    WHERE job.fence = ending.fence AND job.worker_id = %(worker_id)s::bigint
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE pgqueue_job AS job
+SET state = owned.target,
+    version = job.version + 1,
+    worker_id = NULL,
+    lease_until = NULL,
+    claimed_at = NULL,
+    settled_by = %(worker_id)s::bigint,
+    finished_at = CASE WHEN owned.target = 'cancelled' THEN statement_timestamp() END
+FROM owned
+WHERE job.id = owned.id
+RETURNING job.id, job.state, statement_timestamp() AS written_at

@@ -1,0 +1,20 @@
+-- Renew leases.
+-- Transition: running -> running; version unchanged.
+-- Guard: id, fence, worker_id; the lease has not expired; nobody holds the row's lock (a row that is being
+-- settled is not lost: it is asked again).
+-- Writes: lease_until alone, so that the update stays HOT.
+-- Returns: id and whether a stop was requested, for each lease still held.
+WITH held AS MATERIALIZED (
+    SELECT job.id
+    FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[]) AS mine (id, fence)
+    JOIN pgqueue_job AS job ON job.id = mine.id
+    WHERE job.fence = mine.fence
+        AND job.worker_id = %(worker_id)s::bigint
+        AND job.lease_until > statement_timestamp()
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE pgqueue_job AS job
+SET lease_until = statement_timestamp() + make_interval(secs => %(lease_seconds)s::float8)
+FROM held
+WHERE job.id = held.id
+RETURNING job.id, job.stop_requested_at IS NOT NULL AS stop_requested

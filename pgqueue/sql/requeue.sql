@@ -1,0 +1,19 @@
+-- Requeue a job that ended without success.
+-- Transition: dead, cancelled -> pending, due now. Attempts are kept; where they were used up, one more is allowed.
+-- Lost leases start anew: a person has looked at the job.
+-- Guard: id, version seen, state; under the row's lock.
+-- Returns: version after and state; no row when a guard refused.
+UPDATE pgqueue_job AS job
+SET state = 'pending',
+    version = job.version + 1,
+    run_at = statement_timestamp(),
+    max_attempts = GREATEST(job.max_attempts, job.attempts + 1),
+    lease_losses = 0,
+    lane = CASE WHEN job.tenant IS NULL AND job.shard_key IS NULL THEN 0 ELSE 1 END,
+    stop_requested_at = NULL,
+    started_at = NULL,
+    finished_at = NULL
+WHERE job.id = %(id)s::bigint
+    AND job.version = %(version_seen)s::bigint
+    AND job.state IN ('dead', 'cancelled')
+RETURNING job.version, job.state, job.queue

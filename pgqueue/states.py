@@ -1,0 +1,129 @@
+"""The words of the queue: states, stages, policies, outcomes, and the legal moves of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class State(StrEnum):
+    """Where a job stands; the value is what `pgqueue_job.state` holds."""
+
+    PENDING = "pending"
+    RETRYING = "retrying"
+    RUNNING = "running"
+    PAUSED = "paused"
+    UNKNOWN = "unknown"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+WAITING = (State.PENDING, State.RETRYING)
+FINAL = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+
+
+class Stage(StrEnum):
+    """How far an effect got. From `OUTCOME_UNKNOWN` on, nobody may say that the request was not sent."""
+
+    NOT_CALLED = "not_called"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    RESULT_KNOWN = "result_known"
+    CONFIRMING = "confirming"
+    CONFIRMED = "confirmed"
+
+
+class Recovery(StrEnum):
+    """What an author declares about running a job again after its worker was lost."""
+
+    TRANSACTIONAL = "transactional"
+    IDEMPOTENT = "idempotent"
+    PROBE = "probe"
+    MANUAL = "manual"
+    UNDECLARED = "undeclared"
+
+
+class Lane(IntEnum):
+    """Which claim takes a waiting job; the first column of the candidate index."""
+
+    PLAIN = 0
+    LANED = 1
+    """It names a tenant or a shard key: claimed under the locks of its lane."""
+    ALONE = 2
+    """It has lost a lease: claimed by a worker that holds nothing else."""
+
+
+class AttemptOutcome(StrEnum):
+    """How one claim's execution ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Outcome(StrEnum):
+    """What came of an operator's action. Only `APPLIED` wrote anything to the target."""
+
+    APPLIED = "applied"
+    CHANGED = "changed"
+    REFUSED_RUNNING = "refused_running"
+    REFUSED_UNKNOWN = "refused_unknown"
+    REFUSED_STATE = "refused_state"
+    GONE = "gone"
+    BUSY = "busy"
+    REPLAYED = "replayed"
+    FORBIDDEN = "forbidden"
+
+
+class By(StrEnum):
+    """Who may make a move."""
+
+    WORKER = "worker"
+    TAKEOVER = "takeover"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One legal move of a job: the verb that makes it, and who may."""
+
+    source: State
+    target: State
+    verb: str
+    by: By
+
+
+def _moves(verb: str, by: By, sources: tuple[State, ...], *targets: State) -> tuple[Transition, ...]:
+    return tuple(Transition(source, target, verb, by) for source in sources for target in targets)
+
+
+TRANSITIONS: tuple[Transition, ...] = (
+    *_moves("claim", By.WORKER, WAITING, State.RUNNING),
+    *_moves("complete", By.WORKER, (State.RUNNING,), State.SUCCEEDED),
+    *_moves("retry", By.WORKER, (State.RUNNING,), State.RETRYING, State.DEAD, State.CANCELLED),
+    *_moves("bury", By.WORKER, (State.RUNNING,), State.DEAD),
+    *_moves("release", By.WORKER, (State.RUNNING,), State.PENDING, State.CANCELLED),
+    *_moves(
+        "take_over",
+        By.TAKEOVER,
+        (State.RUNNING,),
+        State.RETRYING,
+        State.CANCELLED,
+        State.DEAD,
+        State.UNKNOWN,
+    ),
+    *_moves("hold", By.OPERATOR, WAITING, State.PAUSED),
+    *_moves("unhold", By.OPERATOR, (State.PAUSED,), *WAITING),
+    *_moves("cancel", By.OPERATOR, (*WAITING, State.PAUSED), State.CANCELLED),
+    *_moves("give_up", By.OPERATOR, (*WAITING, State.UNKNOWN), State.DEAD),
+    *_moves("requeue", By.OPERATOR, (State.DEAD, State.CANCELLED), State.PENDING),
+    *_moves(
+        "break_lease",
+        By.OPERATOR,
+        (State.RUNNING,),
+        State.RETRYING,
+        State.CANCELLED,
+        State.DEAD,
+        State.UNKNOWN,
+    ),
+)

@@ -1,0 +1,80 @@
+"""Decide what becomes of jobs whose owner let the lease run out. No leader, no slot, any live worker."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import psycopg
+
+from . import conf
+from .backoff import delay_seconds
+from .protocol.taking_over import Expired, Taken, Verdict, list_expired, take_over
+from .recovery import Facts, decide
+
+logger = logging.getLogger(__name__)
+
+BATCH = 100
+"""Jobs per takeover: a short transaction, also when a whole host was lost."""
+
+
+def take_over_expired(connection: psycopg.Connection[Any]) -> list[Taken]:
+    """Take over a bounded batch of jobs whose lease has run out; one bad row never blocks the others."""
+    ids = list_expired(connection, limit=BATCH)
+    if not ids:
+        return []
+    try:
+        taken = take_over(connection, ids, verdict)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error:
+        taken = _one_by_one(connection, ids)
+    for one in taken:
+        logger.warning(
+            "takeover job=%d task=%s fence=%d worker=%d losses=%d state=%s",
+            one.job.id,
+            one.job.task,
+            one.job.fence,
+            one.job.worker_id,
+            one.job.lease_losses + 1,
+            one.verdict.target,
+        )
+    return taken
+
+
+def verdict(job: Expired) -> Verdict:
+    """Apply the decision table to a locked row.
+
+    The first loss may have been a neighbour's fault and charges nobody; from then on the job runs alone,
+    and each further loss is its own.
+    """
+    settings = conf.current()
+    losses_alone = job.lease_losses
+    exhausted = losses_alone >= settings.max_lease_losses
+    target = decide(
+        Facts(
+            recovery=job.recovery,
+            unknown_effects=job.unknown_effects,
+            stop_requested=job.stop_requested,
+            exhausted=exhausted,
+        )
+    )
+    delay = 0.0 if losses_alone == 0 else _delay(losses_alone, settings)
+    times = f"; lost {losses_alone} times alone, the limit is {settings.max_lease_losses}" if exhausted else ""
+    return Verdict(target, delay, f"Worker {job.worker_id} was lost under fence {job.fence}: its lease ran out{times}.")
+
+
+def _delay(losses: int, settings: conf.Settings) -> float:
+    return delay_seconds(losses, base_seconds=settings.backoff_base_seconds, cap_seconds=settings.backoff_cap_seconds)
+
+
+def _one_by_one(connection: psycopg.Connection[Any], ids: list[int]) -> list[Taken]:
+    taken: list[Taken] = []
+    for id in ids:
+        try:
+            taken.extend(take_over(connection, [id], verdict))
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error:
+            logger.exception("takeover.failed job=%d", id)
+    return taken

@@ -1,0 +1,87 @@
+"""Threads that run what is put before them, each run in clean surroundings."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from .. import execution
+from ..holding import Held
+from ..protocol.settling import Ending
+from .surroundings import clean_surroundings
+
+logger = logging.getLogger(__name__)
+
+
+class Executor:
+    """A fixed number of daemon threads: a thread cannot be killed, so the process must be able to leave it."""
+
+    def __init__(self, threads: int, on_ending: Callable[[Ending], None]) -> None:
+        self.threads = threads
+        self._on_ending = on_ending
+        self._waiting: queue.SimpleQueue[Held | Callable[[], None]] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start the threads."""
+        for number in range(self.threads):
+            threading.Thread(target=self._serve, name=f"pgqueue-{number}", daemon=True).start()
+
+    def submit(self, work: Held | Callable[[], None]) -> None:
+        """Queue a lease to run, or a notice to give, on the next free thread."""
+        with self._lock:
+            self._unfinished += 1
+        self._waiting.put(work)
+
+    def withdraw(self) -> list[Held]:
+        """Take back every lease that no thread has begun; notices stay."""
+        taken: list[Held] = []
+        notices: list[Callable[[], None]] = []
+        while True:
+            try:
+                work = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(work, Held):
+                taken.append(work)
+            else:
+                notices.append(work)
+        with self._lock:
+            self._unfinished -= len(taken) + len(notices)
+        for notice in notices:
+            self.submit(notice)
+        return taken
+
+    def is_idle(self) -> bool:
+        """Say whether nothing runs or waits."""
+        return self._unfinished == 0
+
+    def _serve(self) -> None:
+        surroundings = contextvars.copy_context()
+        while True:
+            work = self._waiting.get()
+            # Language, time zone and whatever else a task sets in its context is gone with the copy.
+            surroundings.copy().run(self._run, work)
+
+    def _run(self, work: Held | Callable[[], None]) -> None:
+        with clean_surroundings():
+            if isinstance(work, Held):
+                ending = execution.run(work)
+            else:
+                ending = None
+                _give_notice(work)
+        with self._lock:
+            self._unfinished -= 1
+        if ending is not None:
+            self._on_ending(ending)
+
+
+def _give_notice(notice: Callable[[], None]) -> None:
+    try:
+        notice()
+    except Exception:
+        logger.exception("notice.failed")

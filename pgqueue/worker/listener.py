@@ -1,0 +1,59 @@
+"""Hear when jobs are enqueued. A hint: without it the worker polls more often."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import psycopg
+
+from ..backoff import delay_seconds
+from ..protocol.connecting import connect
+from ..protocol.listening import listen, wait
+
+logger = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+"""How often the thread looks whether it should stop; asks the server nothing."""
+
+
+class Listener(threading.Thread):
+    """Listens for ever; a lost connection is made again, with a growing pause, and never without LISTEN."""
+
+    def __init__(self, alias: str, on_wake: Callable[[], None]) -> None:
+        super().__init__(name="pgqueue-listener", daemon=True)
+        self.is_listening = False
+        self._alias = alias
+        self._on_wake = on_wake
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Stop hearing, and wait until the connection is closed."""
+        self._stopped.set()
+        self.join()
+
+    def run(self) -> None:
+        """Listen until stopped."""
+        failures = 0
+        while not self._stopped.is_set():
+            try:
+                self._listen()
+                failures = 0
+            except (psycopg.Error, OSError) as error:
+                failures = 1 if self.is_listening else failures + 1
+                self.is_listening = False
+                logger.warning("listener.failed error=%s", type(error).__name__)
+                self._stopped.wait(delay_seconds(failures, base_seconds=0.5, cap_seconds=30))
+
+    def _listen(self) -> None:
+        connection = connect(self._alias, role="listener")
+        try:
+            listen(connection)
+            self.is_listening = True
+            self._on_wake()
+            while not self._stopped.is_set():
+                if wait(connection, timeout_seconds=CHECK_SECONDS):
+                    self._on_wake()
+        finally:
+            connection.close()

@@ -1,0 +1,20 @@
+"""What a worker was asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of `runworker`, checked; None where a setting decides."""
+
+    alias: str
+    concurrency: int
+    lease_seconds: float
+    poll_seconds: float
+    queues: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+    burst: bool = False
+    """Stop as soon as nothing is due."""
+    max_jobs: int | None = None
