@@ -3,7 +3,6 @@
 from .backend import PGQueueBackend, PGQueueTask, task
 from .enqueueing import enqueue_many
 from .exceptions import Bury, Retry
+from .version import __version__
 
-__version__ = "0.1.0.dev0"
-
-__all__ = ["Bury", "PGQueueBackend", "PGQueueTask", "Retry", "enqueue_many", "task"]
+__all__ = ["Bury", "PGQueueBackend", "PGQueueTask", "Retry", "__version__", "enqueue_many", "task"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from django.apps import apps
 from django.core import checks
@@ -37,9 +37,14 @@ OFFERED = (Recovery.UNDECLARED, Recovery.IDEMPOTENT, Recovery.MANUAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PGQueueTask(Task[P, T]):
+class PGQueueTask(Task, Generic[P, T]):
     """A Django Task with this queue's options; they all have defaults, so plain Tasks run too."""
 
+    func: Callable[P, T]
+    priority: int = 0
+    backend: str = "default"
+    queue_name: str = "default"
+    run_after: datetime | None = None
     max_attempts: int | None = None
     """Runs that may be charged before the job is dead; None is the setting's."""
     recovery: str = Recovery.UNDECLARED
@@ -69,7 +74,7 @@ class PGQueueTask(Task[P, T]):
         operation_key: str | None = None,
     ) -> PGQueueTask[P, T]:
         """Return a copy with other options; None keeps what is set."""
-        given = {
+        given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
             "run_after": run_after,
@@ -109,7 +114,7 @@ class PGQueueBackend(BaseTaskBackend):
         _refuse_bad_options(task)
         registry.register(task)
 
-    def enqueue(self, task: Task[P, T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[T]:
+    def enqueue(self, task: Task[P, T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Insert a job in the caller's transaction; see `enqueueing.enqueue` for the errors."""
         self.validate_task(task)
         inserted = enqueue(Call(task, args, kwargs))
@@ -119,14 +124,14 @@ class PGQueueBackend(BaseTaskBackend):
         task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _spent(self, task: Task[P, T], spent: Spent, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[T]:
+    def _spent(self, task: Task[P, T], spent: Spent, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Return the first job of the operation key; a pruned one as it was enqueued."""
         try:
             return self.get_result(str(spent.id))
         except TaskResultDoesNotExist:
             return enqueued(task, spent.id, spent.created_at, args, kwargs)
 
-    def get_result(self, result_id: str) -> TaskResult[Any]:
+    def get_result(self, result_id: str) -> TaskResult:
         """Return a job as a TaskResult. Raise `TaskResultDoesNotExist` for a missing or malformed id."""
         if not (result_id.isascii() and result_id.isdigit() and int(result_id) <= LARGEST_ID):
             raise TaskResultDoesNotExist(result_id)
@@ -139,14 +144,17 @@ class PGQueueBackend(BaseTaskBackend):
         except UnknownTaskError as error:
             raise TaskResultDoesNotExist(result_id) from error
 
-    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Say where the app is missing; the app's own checks see to the rest."""
-        if not apps.is_installed("pgqueue"):
-            yield checks.Error(
+        if apps.is_installed("pgqueue"):
+            return []
+        return [
+            checks.Error(
                 f"The TASKS alias {self.alias!r} uses pgqueue, which is not in INSTALLED_APPS.",
                 hint="Add 'pgqueue' to INSTALLED_APPS and run migrate.",
                 id="pgqueue.E001",
             )
+        ]
 
 
 _own_backend = PGQueueBackend("default", {"QUEUES": []})

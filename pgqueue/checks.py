@@ -14,11 +14,4 @@ from . import conf
 def check_settings(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """Check the `PGQUEUE` dict (pgqueue.E010)."""
     given = getattr(settings, "PGQUEUE", {})
-    return [
-        checks.Error(
-            f"PGQUEUE[{problem.key!r}] {problem.reason}.",
-            hint=f"{problem.advice[0].upper()}{problem.advice[1:]}.",
-            id="pgqueue.E010",
-        )
-        for problem in conf.problems(given)
-    ]
+    return [checks.Error(problem.message, hint=problem.hint, id="pgqueue.E010") for problem in conf.problems(given)]

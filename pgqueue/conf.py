@@ -74,6 +74,16 @@ class Problem:
     reason: str
     advice: str
 
+    @property
+    def message(self) -> str:
+        """What is wrong, as a sentence."""
+        return f"PGQUEUE[{self.key!r}] {self.reason}."
+
+    @property
+    def hint(self) -> str:
+        """What to do, as a sentence."""
+        return f"{self.advice[0].upper()}{self.advice[1:]}."
+
 
 def problems(given: Any) -> Iterator[Problem]:
     """Yield every fault of a `PGQUEUE` dict; the system checks and `current()` both read this."""
@@ -82,7 +92,7 @@ def problems(given: Any) -> Iterator[Problem]:
         return
     for key, value in given.items():
         yield from _key_problems(key, value)
-    beats = given.get("HEARTBEATS_PER_LEASE", Settings.heartbeats_per_lease)
+    beats = given.get("HEARTBEATS_PER_LEASE", Settings().heartbeats_per_lease)
     if isinstance(beats, int) and beats < 2:
         reason = f"is {beats}, so a lease would run out before its first renewal"
         yield Problem("HEARTBEATS_PER_LEASE", reason, "use 3, so that one late heartbeat loses nothing")
@@ -107,7 +117,7 @@ def current() -> Settings:
     """Return the settings in force. Raise `SettingsError` naming the first fault."""
     given = getattr(django_settings, "PGQUEUE", {})
     for problem in problems(given):
-        raise SettingsError(problem.key, problem.reason, problem.advice)
+        raise SettingsError(problem.message, problem.hint)
     values = {_FIELDS[key].name: value for key, value in given.items()}
     if "task_modules" in values:
         values["task_modules"] = tuple(values["task_modules"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .compat import TaskContext, TaskResult
 from .holding import Held
 
@@ -13,7 +11,9 @@ class JobContext(TaskContext):
 
     __slots__ = ("_held",)
 
-    def __init__(self, held: Held, task_result: TaskResult[Any]) -> None:
+    _held: Held
+
+    def __init__(self, held: Held, task_result: TaskResult) -> None:
         super().__init__(task_result=task_result)
         object.__setattr__(self, "_held", held)
 

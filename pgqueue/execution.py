@@ -9,10 +9,10 @@ from typing import Any
 from django.utils import timezone
 
 from . import conf, registry, signalling
-from .backoff import delay_seconds
+from .backoff import delay_seconds, retry_after_seconds
 from .compat import Task
 from .context import JobContext
-from .failures import classify, describe, is_retryable, retry_after_seconds
+from .failures import classify, describe, is_retryable
 from .holding import Held
 from .payloads import decode, encode_result
 from .protocol.claiming import Lease

@@ -28,12 +28,12 @@ STATUSES = {
 _CANCELLED = TaskError(exception_class_path="pgqueue.exceptions.JobCancelledError", traceback="")
 
 
-def enqueued(task: Task[..., Any], id: int, created_at: datetime, args: Any, kwargs: Any) -> TaskResult[Any]:
+def enqueued(task: Task[..., Any], id: int, created_at: datetime, args: Any, kwargs: Any) -> TaskResult:
     """Return the result of a job that was just enqueued."""
     return _result(task, id, TaskResultStatus.READY, created_at, args=list(args), kwargs=dict(kwargs))
 
 
-def started(task: Task[..., Any], lease: Lease, args: Any, kwargs: Any, at: datetime) -> TaskResult[Any]:
+def started(task: Task[..., Any], lease: Lease, args: Any, kwargs: Any, at: datetime) -> TaskResult:
     """Return the result of a job that is about to run; it has one worker id for each attempt that counted."""
     return _result(
         task,
@@ -48,7 +48,7 @@ def started(task: Task[..., Any], lease: Lease, args: Any, kwargs: Any, at: date
     )
 
 
-def finished(task: Task[..., Any], lease: Lease, ending: Ending, written: Written) -> TaskResult[Any]:
+def finished(task: Task[..., Any], lease: Lease, ending: Ending, written: Written) -> TaskResult:
     """Return the result of a job that ended in its first attempt, without reading it back."""
     status = STATUSES[written.state]
     started_at = written.at - timedelta(seconds=ending.run_seconds)
@@ -70,7 +70,7 @@ def finished(task: Task[..., Any], lease: Lease, ending: Ending, written: Writte
     return result
 
 
-def stored(task: Task[..., Any], job: JobRow, attempts: Sequence[AttemptRow]) -> TaskResult[Any]:
+def stored(task: Task[..., Any], job: JobRow, attempts: Sequence[AttemptRow]) -> TaskResult:
     """Return the result of a job as it stands in the database."""
     status = STATUSES.get(State(job.state), TaskResultStatus.RUNNING)
     ran = [attempt for attempt in attempts if attempt.started_at is not None]
@@ -94,7 +94,7 @@ def stored(task: Task[..., Any], job: JobRow, attempts: Sequence[AttemptRow]) ->
 
 def _result(
     task: Task[..., Any], id: int, status: Any, enqueued_at: datetime, *, args: Any, kwargs: Any, **more: Any
-) -> TaskResult[Any]:
+) -> TaskResult:
     fields: dict[str, Any] = {
         "started_at": None,
         "finished_at": None,

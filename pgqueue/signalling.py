@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from django.dispatch import Signal
 
@@ -24,12 +23,12 @@ def finish_is_heard(*, succeeded: bool) -> bool:
     return _is_heard(task_finished, logging.INFO if succeeded else logging.ERROR)
 
 
-def send_started(sender: type[BaseTaskBackend], result: TaskResult[Any]) -> None:
+def send_started(sender: type[BaseTaskBackend], result: TaskResult) -> None:
     """Say that a task is about to run."""
     task_started.send_robust(sender, task_result=result)
 
 
-def send_finished(sender: type[BaseTaskBackend], result: TaskResult[Any]) -> None:
+def send_finished(sender: type[BaseTaskBackend], result: TaskResult) -> None:
     """Say that a job has ended for good. Sent once, after its ending was written."""
     task_finished.send_robust(sender, task_result=result)
 

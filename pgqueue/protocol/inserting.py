@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db import connections
 
@@ -73,7 +74,7 @@ def insert_once(alias: str, job: NewJob, *, operation_key: str, digest: str) -> 
 
 def insert_many(alias: str, jobs: Sequence[NewJob]) -> list[int]:
     """Insert jobs with one statement; return their ids in the same order."""
-    params = {
+    params: dict[str, Any] = {
         "run_ats": [job.run_at for job in jobs],
         "priorities": [job.priority for job in jobs],
         "lanes": [job.lane for job in jobs],

@@ -9,12 +9,13 @@ from typing import Any
 
 import psycopg
 
-from .. import __version__, conf, registry
+from .. import conf, registry
 from ..heartbeat import Heartbeat
 from ..holding import Holdings
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
 from ..protocol.registering import register
+from ..version import __version__
 from .dispatcher import Dispatcher
 from .executor import Executor
 from .inbox import Inbox, Signal
