@@ -58,7 +58,7 @@ def _arguments(held: Held, task: Task[..., Any]) -> tuple[list[Any], dict[str, A
 
 def _failed(held: Held, error: BaseException, run_seconds: float) -> Ending:
     lease = held.lease
-    task = registry.find(lease.task)
+    task = registry.get(lease.task)
     failure_class = classify(error, retry_on=getattr(task, "retry_on", ()), bury_on=getattr(task, "bury_on", ()))
     failure = Failure(failure_class, describe(error))
     if not is_retryable(failure_class):
@@ -70,7 +70,7 @@ def _failed(held: Held, error: BaseException, run_seconds: float) -> Ending:
     return Ending(EndingKind.RETRY, lease.id, lease.fence, run_seconds, delay_seconds=delay, failure=failure)
 
 
-def _delay(error: BaseException, task: Task[..., Any], failures: int) -> float:
+def _delay(error: BaseException, task: Task[..., Any] | None, failures: int) -> float:
     told = retry_after_seconds(error)
     if told is not None:
         return told

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import IntegrityError, OperationalError, transaction
+from django.db.transaction import TransactionManagementError
 
 from . import conf, notifying
-from .exceptions import IdempotencyKeyReusedError, ReasonMissingError, UnknownVerbError
+from .exceptions import IdempotencyKeyReusedError, JobNotFoundError, ReasonMissingError, UnknownVerbError
 from .protocol import operating
 from .protocol.connecting import job_alias
 from .protocol.operating import AuditRow, Change, Replay
@@ -20,7 +21,8 @@ ACTIVE, PAUSED = "active", "paused"
 """States of a queue."""
 
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
-LONGEST_TEXT = 2_000
+
+LONGEST_PAUSE_SECONDS = 10 * 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,11 @@ def _break_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
 
 
 def _pause_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"for_seconds": given.get("for_seconds")}
+    seconds = given.get("for_seconds")
+    # A pause that ends before it begins would be answered `applied` and stop nothing.
+    if seconds is not None and not 0 < seconds <= LONGEST_PAUSE_SECONDS:
+        raise ValueError(f"for_seconds is {seconds!r}: give a time greater than zero, or none for no end.")
+    return {"for_seconds": seconds}
 
 
 VERBS: dict[str, Verb] = {
@@ -91,7 +97,7 @@ class Actor:
         """Return the actor that a Django user is."""
         codenames = {verb.permission for verb in VERBS.values()}
         held = frozenset(name for name in codenames if user.has_perm(f"pgqueue.{name}"))
-        return cls(id=str(user.pk), name=user.get_username(), permissions=held)
+        return cls(id=None if user.pk is None else str(user.pk), name=user.get_username(), permissions=held)
 
     def may(self, verb: Verb) -> bool:
         """Say whether the actor has the verb's permission."""
@@ -104,7 +110,7 @@ class Request:
 
     verb: Verb
     target_id: int | str
-    version_seen: int
+    version_seen: int | None
     actor: Actor
     reason: str
     ticket: str = ""
@@ -130,7 +136,7 @@ def act(
     verb: str,
     target_id: int | str,
     *,
-    version_seen: int,
+    version_seen: int | None,
     actor: Actor,
     reason: str,
     ticket: str = "",
@@ -139,24 +145,26 @@ def act(
 ) -> Action:
     """Apply one verb to what the operator saw, or change nothing; write one audit row either way.
 
-    `target_id` is a job's id or a queue's name. Owns its transaction, which must be the outermost one: what it
-    answers is committed. A lock that somebody holds is waited for `LOCK_TIMEOUT_SECONDS`, then it is `busy`.
-    Raise `UnknownVerbError`, `ReasonMissingError`, and `IdempotencyKeyReusedError` for a key that stands for
+    `target_id` is a job's id or a queue's name; `version_seen` None has seen nothing and changes nothing. Owns
+    its transaction, which must be the outermost one: what it answers is committed. A lock that somebody holds is
+    waited for `LOCK_TIMEOUT_SECONDS`, then it is `busy`. Raise `UnknownVerbError`, `ReasonMissingError`,
+    `JobNotFoundError` for an id that is not a number, and `IdempotencyKeyReusedError` for a key that stands for
     another request.
     """
     request = Request(
         verb=_verb(verb),
-        target_id=target_id,
-        version_seen=version_seen,
-        actor=actor,
-        reason=reason.strip()[:LONGEST_TEXT],
-        ticket=ticket.strip()[:LONGEST_TEXT],
+        target_id=_target(_verb(verb), target_id),
+        version_seen=operating.bigint(version_seen),
+        actor=replace(actor, name=operating.text(actor.name)),
+        reason=operating.text(reason),
+        ticket=operating.text(ticket),
         params=params or {},
-        idempotency_key=idempotency_key,
+        idempotency_key=idempotency_key or None,
     )
     if not request.reason:
         raise ReasonMissingError(verb)
     alias = job_alias()
+    _refuse_foreign_transaction(alias)
     if not actor.may(request.verb):
         return _audited_alone(alias, request, Outcome.FORBIDDEN)
     try:
@@ -165,7 +173,9 @@ def act(
         if getattr(error.__cause__, "sqlstate", None) not in _BUSY_SQLSTATES:
             raise
         return _audited_alone(alias, request, Outcome.BUSY)
-    except IntegrityError:
+    except IntegrityError as error:
+        if not operating.is_spent_key(error):
+            raise
         return _replayed_elsewhere(alias, request)
 
 
@@ -183,9 +193,25 @@ def _verb(name: str) -> Verb:
         raise UnknownVerbError(name, tuple(VERBS)) from None
 
 
+def _target(verb: Verb, target_id: int | str) -> int | str:
+    if verb.kind == "queue":
+        return str(target_id)
+    try:
+        return int(target_id)
+    except ValueError:
+        raise JobNotFoundError(target_id) from None
+
+
+def _refuse_foreign_transaction(alias: str) -> None:
+    """Refuse a connection with autocommit off: `atomic` would leave the COMMIT to somebody else."""
+    connection = transaction.get_connection(alias)
+    if not (connection.in_atomic_block or connection.get_autocommit()):
+        raise TransactionManagementError("An operator's action commits by itself: turn autocommit on around it.")
+
+
 def _act(alias: str, request: Request) -> Action:
     with transaction.atomic(using=alias, durable=True):
-        operating.bound_lock_waits(alias, seconds=conf.current().lock_timeout_seconds)
+        operating.begin(alias, lock_timeout_seconds=conf.current().lock_timeout_seconds)
         facts = operating.lock_target(alias, request.verb.kind, request.target_id)
         replay = _find_replay(alias, request)
         if replay is not None:
@@ -215,7 +241,7 @@ def _refusal(request: Request, facts: Mapping[str, Any]) -> Outcome:
     if facts["version"] != request.version_seen:
         return Outcome.CHANGED
     if facts["state"] == State.RUNNING:
-        return Outcome.REFUSED_RUNNING
+        return Outcome.REFUSED_STATE if State.RUNNING in request.verb.states else Outcome.REFUSED_RUNNING
     if facts["state"] == State.UNKNOWN or facts.get("unknown_effects"):
         return Outcome.REFUSED_UNKNOWN
     return Outcome.REFUSED_STATE
@@ -224,7 +250,7 @@ def _refusal(request: Request, facts: Mapping[str, Any]) -> Outcome:
 def _find_replay(alias: str, request: Request) -> Replay | None:
     if request.idempotency_key is None:
         return None
-    replay = operating.find_replay(alias, request.idempotency_key)
+    replay = operating.find_replay(alias, request.idempotency_key, request.params)
     if replay is not None and not _is_same(request, replay):
         raise IdempotencyKeyReusedError(
             request.idempotency_key,
@@ -236,18 +262,20 @@ def _find_replay(alias: str, request: Request) -> Replay | None:
 
 def _is_same(request: Request, replay: Replay) -> bool:
     target = (request.verb.name, request.verb.kind, str(request.target_id))
-    return target == (replay.verb, replay.target_kind, replay.target_id)
+    return replay.same_params and target == (replay.verb, replay.target_kind, replay.target_id)
 
 
 def _replayed_elsewhere(alias: str, request: Request) -> Action:
     """Answer for a key that another session applied to another target while we held ours."""
     with transaction.atomic(using=alias, durable=True):
+        operating.begin(alias, lock_timeout_seconds=conf.current().lock_timeout_seconds)
         replay = _find_replay(alias, request)
         return _audited(alias, request, Outcome.REPLAYED if replay else Outcome.BUSY, None, replay=replay)
 
 
 def _audited_alone(alias: str, request: Request, outcome: Outcome) -> Action:
     with transaction.atomic(using=alias, durable=True):
+        operating.begin(alias, lock_timeout_seconds=conf.current().lock_timeout_seconds)
         return _audited(alias, request, outcome, None)
 
 

@@ -20,12 +20,17 @@ def register(task: Task[..., Any]) -> None:
         _tasks[task.module_path] = task
 
 
+def get(name: str) -> Task[..., Any] | None:
+    """Return the task of that name, None if this process does not know it."""
+    return _tasks.get(name)
+
+
 def find(name: str) -> Task[..., Any]:
     """Return the task of that name. Raise `UnknownTaskError`."""
-    try:
-        return _tasks[name]
-    except KeyError:
-        raise UnknownTaskError(name) from None
+    task = get(name)
+    if task is None:
+        raise UnknownTaskError(name)
+    return task
 
 
 def find_or_discover(name: str) -> Task[..., Any]:

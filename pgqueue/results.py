@@ -24,6 +24,8 @@ STATUSES = {
     State.CANCELLED: TaskResultStatus.FAILED,
 }
 """An unknown outcome counts as running: called failed, the caller would enqueue it again."""
+_STATUSES_BY_TEXT: dict[str, Any] = {str(state): status for state, status in STATUSES.items()}
+"""A state that a newer version wrote has none, and counts as running for the same reason."""
 
 _CANCELLED = TaskError(exception_class_path="pgqueue.exceptions.JobCancelledError", traceback="")
 
@@ -72,7 +74,7 @@ def finished(task: Task[..., Any], lease: Lease, ending: Ending, written: Writte
 
 def stored(task: Task[..., Any], job: JobRow, attempts: Sequence[AttemptRow]) -> TaskResult:
     """Return the result of a job as it stands in the database."""
-    status = STATUSES.get(State(job.state), TaskResultStatus.RUNNING)
+    status = _STATUSES_BY_TEXT.get(job.state, TaskResultStatus.RUNNING)
     ran = [attempt for attempt in attempts if attempt.started_at is not None]
     result = _result(
         task,
@@ -83,13 +85,18 @@ def stored(task: Task[..., Any], job: JobRow, attempts: Sequence[AttemptRow]) ->
         kwargs=decode(job.kwargs) or {},
         started_at=ran[0].started_at if ran else job.started_at,
         finished_at=job.finished_at,
-        last_attempted_at=job.started_at or job.claimed_at,
+        last_attempted_at=_latest(job.started_at, job.claimed_at),
         errors=_errors(job, attempts),
         worker_ids=_worker_ids(job, attempts),
     )
     if status == TaskResultStatus.SUCCESSFUL:
         object.__setattr__(result, "_return_value", decode(job.result))
     return result
+
+
+def _latest(*instants: datetime | None) -> datetime | None:
+    """A claim does not clear what the attempt before it wrote, and a lost attempt wrote no start."""
+    return max((instant for instant in instants if instant is not None), default=None)
 
 
 def _result(

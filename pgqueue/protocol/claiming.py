@@ -65,11 +65,12 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What there is to do: lanes with a due row, and seconds to the next future row and the next expiry."""
+    """What there is to do: lanes with a due row, seconds to the next future row and expiry, queues with work."""
 
     due_lanes: frozenset[int]
     next_due_seconds: float | None
     next_expiry_seconds: float | None
+    queues: frozenset[str]
 
 
 def claim(connection: psycopg.Connection[Any], claimant: Claimant, *, lane: Lane, limit: int) -> list[Lease]:
@@ -95,7 +96,7 @@ def look(connection: psycopg.Connection[Any], claimant: Claimant) -> Horizon:
     """Look what there is to do, without taking anything."""
     row = connection.execute(load("look"), claimant.params()).fetchone()
     assert row is not None
-    return Horizon(frozenset(row[0]), row[1], row[2])
+    return Horizon(frozenset(row[0]), row[1], row[2], frozenset(row[3]))
 
 
 def find_unheard(

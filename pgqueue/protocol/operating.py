@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connections
+from django.db import IntegrityError, connections
 
 from ..sql import load
 
@@ -32,6 +32,8 @@ class Replay:
     target_id: str
     version_after: int
     created_at: datetime
+    same_params: bool
+    """Whether it was asked for with the same params as now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,24 @@ class AuditRow:
     facts: Mapping[str, Any]
 
 
-def bound_lock_waits(alias: str, *, seconds: float) -> None:
-    """Let no statement of this transaction wait longer than `seconds` for a lock."""
-    _execute(alias, "set_lock_timeout", {"timeout_ms": str(int(seconds * 1000))})
+LONGEST_TEXT = 2_000
+
+
+def bigint(number: int | None) -> int | None:
+    """Return None for a number that no column holds, and so no row can have."""
+    return number if number is not None and -(2**63) <= number < 2**63 else None
+
+
+def text(value: str) -> str:
+    """Return what the database holds of a text: bounded, no NUL, no half of a surrogate pair."""
+    return value.replace("\0", "").encode(errors="replace").decode().strip()[:LONGEST_TEXT]
+
+
+def begin(alias: str, *, lock_timeout_seconds: float) -> None:
+    """Prepare a transaction that has just begun: Read Committed, and no wait for a lock longer than that."""
+    _execute(alias, "set_read_committed", {})
+    # A timeout of 0 would wait for ever.
+    _execute(alias, "set_lock_timeout", {"timeout_ms": str(max(1, int(lock_timeout_seconds * 1000)))})
 
 
 def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
@@ -68,13 +85,14 @@ def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
     """
     if kind == "queue":
         _execute(alias, "ensure_queue", {"id": id})
-    rows = _execute(alias, f"lock_{kind}", {"id": id})
+    rows = _execute(alias, f"lock_{kind}", {"id": id if isinstance(id, str) else bigint(id)})
     return rows[0] if rows else None
 
 
-def find_replay(alias: str, idempotency_key: str) -> Replay | None:
+def find_replay(alias: str, idempotency_key: str, params: Mapping[str, Any]) -> Replay | None:
     """Return the applied action of an idempotency key. Sent after the target is locked."""
-    rows = _execute(alias, "find_replay", {"idempotency_key": idempotency_key})
+    given = json.dumps(params, default=str)
+    rows = _execute(alias, "find_replay", {"idempotency_key": idempotency_key, "params": given})
     return Replay(**rows[0]) if rows else None
 
 
@@ -84,6 +102,12 @@ def change(alias: str, statement: str, params: Mapping[str, Any]) -> Change | No
         cursor.execute(load(statement), params)
         row = cursor.fetchone()
     return None if row is None else Change(*row)
+
+
+def is_spent_key(error: IntegrityError) -> bool:
+    """Say whether an audit row was refused because its idempotency key had been applied meanwhile."""
+    diag = getattr(error.__cause__, "diag", None)
+    return getattr(diag, "constraint_name", None) == "pgqueue_action_once"
 
 
 def audit(alias: str, row: AuditRow) -> int:

@@ -45,3 +45,8 @@ def beat(connection: psycopg.Connection[Any], *, worker_id: int, draining: bool,
     """Say that a process is alive, draining or stopped."""
     params = {"worker_id": worker_id, "draining": draining, "stopped": stopped}
     connection.execute(load("beat_worker"), params)
+
+
+def name_queue(connection: psycopg.Connection[Any], name: str) -> None:
+    """Give a queue its row, so that operators see it in the list."""
+    connection.execute(load("ensure_queue"), {"id": name})

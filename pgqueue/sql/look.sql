@@ -1,6 +1,6 @@
 -- Look what there is to do and until when to sleep. One statement, no locks: an idle worker sends nothing else.
 -- Returns: lanes with a due row in a served queue; seconds to the next future row; seconds to the next
--- expiry of a lease (negative: expired); null where there is none.
+-- expiry of a lease (negative: expired), null where there is none; names of all queues with waiting jobs.
 WITH RECURSIVE waiting (lane, queue) AS (
     SELECT lanes.lane, (
         SELECT min(job.queue)
@@ -73,4 +73,5 @@ SELECT
         SELECT extract(epoch FROM min(job.lease_until) - statement_timestamp())::float8
         FROM pgqueue_job AS job
         WHERE job.state = 'running'
-    ) AS next_expiry_seconds
+    ) AS next_expiry_seconds,
+    ARRAY(SELECT DISTINCT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL) AS queues

@@ -1,7 +1,7 @@
 -- Requeue a job that ended without success.
 -- Transition: dead, cancelled -> pending, due now. Attempts are kept; where they were used up, one more is allowed.
 -- Lost leases start anew: a person has looked at the job.
--- Guard: id, version seen, state; under the row's lock.
+-- Guard: id, version seen, state, one more attempt fits its column; under the row's lock.
 -- Returns: version after and state; no row when a guard refused.
 UPDATE pgqueue_job AS job
 SET state = 'pending',
@@ -16,4 +16,5 @@ SET state = 'pending',
 WHERE job.id = %(id)s::bigint
     AND job.version = %(version_seen)s::bigint
     AND job.state IN ('dead', 'cancelled')
+    AND job.attempts < 32767
 RETURNING job.version, job.state, job.queue

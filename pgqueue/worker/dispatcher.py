@@ -16,6 +16,7 @@ from ..holding import Held, Holdings, boot_seconds
 from ..protocol.claiming import Claimant, claim, find_unheard, look
 from ..protocol.connecting import connect
 from ..protocol.listening import wake
+from ..protocol.registering import name_queue
 from ..protocol.settling import Ending, EndingKind, settle
 from ..states import Lane
 from ..takeover import take_over_expired
@@ -72,6 +73,7 @@ class Dispatcher:
         self._alone: Held | None = None
         self._alone_not_before = 0.0
         self._claimed = 0
+        self._named: set[str] = set()
         self._draining = False
         self.ran_out = False
 
@@ -186,6 +188,9 @@ class Dispatcher:
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:
         horizon = look(connection, self._claimant)
+        for name in horizon.queues - self._named:
+            name_queue(connection, name)
+        self._named |= horizon.queues
         self._due = {Lane(lane) for lane in horizon.due_lanes}
         if horizon.next_expiry_seconds is not None and horizon.next_expiry_seconds <= 0:
             self._take_over(connection)

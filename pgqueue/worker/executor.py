@@ -8,6 +8,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from django.db import connections
+
 from .. import execution
 from ..holding import Held
 from ..protocol.settling import Ending
@@ -22,7 +24,7 @@ class Executor:
     def __init__(self, threads: int, on_ending: Callable[[Ending], None]) -> None:
         self.threads = threads
         self._on_ending = on_ending
-        self._waiting: queue.SimpleQueue[Held | Callable[[], None]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Held | Callable[[], None] | None] = queue.SimpleQueue()
         self._unfinished = 0
         self._lock = threading.Lock()
 
@@ -30,6 +32,11 @@ class Executor:
         """Start the threads."""
         for number in range(self.threads):
             threading.Thread(target=self._serve, name=f"pgqueue-{number}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let the threads end, each with its database connections closed, once they have run what waits."""
+        for _ in range(self.threads):
+            self._waiting.put(None)
 
     def submit(self, work: Held | Callable[[], None]) -> None:
         """Queue a lease to run, or a notice to give, on the next free thread."""
@@ -62,10 +69,10 @@ class Executor:
 
     def _serve(self) -> None:
         surroundings = contextvars.copy_context()
-        while True:
-            work = self._waiting.get()
+        while (work := self._waiting.get()) is not None:
             # Language, time zone and whatever else a task sets in its context is gone with the copy.
             surroundings.copy().run(self._run, work)
+        connections.close_all()
 
     def _run(self, work: Held | Callable[[], None]) -> None:
         with clean_surroundings():

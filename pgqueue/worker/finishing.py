@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,11 @@ from ..protocol.reading import read_job
 from ..protocol.settling import Ending, Written
 from ..results import finished, stored
 from ..states import FINAL, State
+
+logger = logging.getLogger(__name__)
+
+FIRST_CLAIM = 2
+"""Version of a job that was enqueued, then claimed; every other event makes it larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,10 @@ class Finished:
         state = self.written.state
         return state in FINAL and signalling.finish_is_heard(succeeded=state is State.SUCCEEDED)
 
+    def is_whole_story(self) -> bool:
+        """Say whether nothing befell the job before this claim, and nobody but the task ended it."""
+        return self.lease.version == FIRST_CLAIM and self.written.state is not State.CANCELLED
+
 
 def notice_of(ended: Sequence[Finished]) -> Callable[[], None] | None:
     """Return what to run on a thread to send `task_finished` for each; None when there is nothing to say."""
@@ -36,15 +46,21 @@ def notice_of(ended: Sequence[Finished]) -> Callable[[], None] | None:
 
     def send() -> None:
         for one in heard:
-            _send(one)
+            _send_safely(one)
 
     return send
 
 
+def _send_safely(one: Finished) -> None:
+    """One that cannot be told, say because its task is registered no more, keeps no other from being told."""
+    try:
+        _send(one)
+    except Exception:
+        logger.exception("notice.failed job=%d task=%s", one.lease.id, one.lease.task)
+
+
 def _send(one: Finished) -> None:
     task = registry.find(one.lease.task)
-    result = finished(task, one.lease, one.ending, one.written)
-    if one.lease.attempts or one.lease.lease_losses:
-        found = read_job(job_alias(), one.lease.id)
-        result = result if found is None else stored(task, *found)
+    found = None if one.is_whole_story() else read_job(job_alias(), one.lease.id)
+    result = finished(task, one.lease, one.ending, one.written) if found is None else stored(task, *found)
     signalling.send_finished(type(task.get_backend()), result)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import getpass
-from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
 from ...exceptions import PGQueueError
-from ...operations import VERBS, Action, Actor, act
+from ...operations import LONGEST_PAUSE_SECONDS, VERBS, Action, Actor, act
 from ...states import Outcome
 
 NOT_DONE = 3
@@ -21,7 +21,7 @@ class Command(BaseCommand):
 
     help = "Act on a job or a queue. Exit status 0: applied, or applied before; 3: nothing was done."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("verb", choices=sorted(VERBS))
         parser.add_argument("target", help="A job's id, or a queue's name.")
@@ -35,17 +35,17 @@ class Command(BaseCommand):
         parser.add_argument("--reason", required=True)
         parser.add_argument("--ticket", default="")
         parser.add_argument("--key", help="Idempotency key: the same call again is told so, and not done twice.")
-        parser.add_argument("--actor", default=getpass.getuser(), help="Name for the audit log.")
-        parser.add_argument("--for-seconds", type=float, help="With pause_queue: resume by itself after this time.")
+        parser.add_argument("--actor", help="Name for the audit log; by default that of the system user.")
+        parser.add_argument("--for-seconds", type=_seconds, help="With pause_queue: resume by itself after this time.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Apply the verb and say what came of it."""
         try:
             action = act(
                 options["verb"],
-                _target(options["verb"], options["target"]),
+                options["target"],
                 version_seen=options["seen"],
-                actor=Actor(id=None, name=options["actor"]),
+                actor=Actor(id=None, name=options["actor"] or _user()),
                 reason=options["reason"],
                 ticket=options["ticket"],
                 params={} if options["for_seconds"] is None else {"for_seconds": options["for_seconds"]},
@@ -58,12 +58,18 @@ class Command(BaseCommand):
             raise CommandError("Nothing was done.", returncode=NOT_DONE)
 
 
-def _target(verb: str, target: str) -> int | str:
-    if VERBS[verb].kind == "queue":
-        return target
-    if not (target.isascii() and target.isdigit()):
-        raise CommandError(f"{target!r} is not the id of a job.")
-    return int(target)
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= LONGEST_PAUSE_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is not a time greater than zero, in seconds")
+    return seconds
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError) as error:  # A container's user id need not have a name.
+        raise CommandError("Nobody knows who you are: say it with --actor.") from error
 
 
 def _told(action: Action) -> str:
