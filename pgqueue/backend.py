@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -133,9 +134,8 @@ class PGQueueBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult:
         """Return a job as a TaskResult. Raise `TaskResultDoesNotExist` for a missing or malformed id."""
-        if not (result_id.isascii() and result_id.isdigit() and int(result_id) <= LARGEST_ID):
-            raise TaskResultDoesNotExist(result_id)
-        found = read_job(job_alias(), int(result_id))
+        id = _job_id(result_id)
+        found = None if id is None else read_job(job_alias(), id)
         if found is None:
             raise TaskResultDoesNotExist(result_id)
         job, attempts = found
@@ -160,17 +160,53 @@ class PGQueueBackend(BaseTaskBackend):
 _own_backend = PGQueueBackend("default", {"QUEUES": []})
 
 
+def _job_id(result_id: str) -> int | None:
+    """Return the id that exactly this text stands for: `str(id)` of a job, and nothing that int() also takes."""
+    if not (isinstance(result_id, str) and re.fullmatch(r"[1-9][0-9]{0,18}", result_id)):
+        return None
+    id = int(result_id)
+    return id if id <= LARGEST_ID else None
+
+
 def _refuse_bad_options(task: Task[..., Any]) -> None:
-    recovery = getattr(task, "recovery", Recovery.UNDECLARED)
-    if recovery not in OFFERED:
-        raise InvalidTask(f"recovery must be one of {', '.join(OFFERED)}, not {recovery!r}.")
-    max_attempts = getattr(task, "max_attempts", None)
-    if max_attempts is not None and not 1 <= max_attempts <= 32_000:
-        raise InvalidTask(f"max_attempts must be a whole number between 1 and 32000, not {max_attempts!r}.")
-    for name in ("tenant", "shard_key", "operation_key"):
+    for name, (is_good, expected) in _RULES.items():
         value = getattr(task, name, None)
-        if value is not None and not (isinstance(value, str) and 0 < len(value) <= 200 and "\0" not in value):
-            raise InvalidTask(f"{name} must be a text of 1 to 200 characters, not {value!r}.")
+        if value is not None and not is_good(value):
+            raise InvalidTask(f"{name} must be {expected}, not {value!r}.")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 32_000
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _is_name(value: Any) -> bool:
+    """PostgreSQL stores no NUL and no half of a surrogate pair; long names do not fit an index or a notification."""
+    return isinstance(value, str) and 0 < len(value) <= 200 and not re.search("[\0\ud800-\udfff]", value)
+
+
+def _are_exceptions(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
+    )
+
+
+_NAME = (_is_name, "a text of 1 to 200 characters")
+_EXCEPTIONS = (_are_exceptions, "a tuple of exception classes")
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "queue_name": _NAME,
+    "tenant": _NAME,
+    "shard_key": _NAME,
+    "operation_key": _NAME,
+    "recovery": (lambda value: value in OFFERED, f"one of {', '.join(OFFERED)}"),
+    "max_attempts": (_is_count, "a whole number between 1 and 32000"),
+    "backoff_seconds": (_is_duration, "a finite number of seconds above 0"),
+    "retry_on": _EXCEPTIONS,
+    "bury_on": _EXCEPTIONS,
+}
 
 
 @overload

@@ -65,6 +65,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
 }
 
+_LARGEST = {"MAX_ATTEMPTS": 32_000, "MAX_LEASE_LOSSES": 32_000}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
@@ -110,6 +112,13 @@ def _key_problems(key: str, value: Any) -> Iterator[Problem]:
         yield Problem(key, f"is {value!r}", f"give it a value of type {field.type}")
     elif isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < float("inf"):
         yield Problem(key, f"is {value!r}", "give it a finite value greater than zero")
+    elif key in _LARGEST and value > _LARGEST[key]:
+        yield Problem(key, f"is {value!r}", f"give it at most {_LARGEST[key]}, which is what the column holds")
+    elif key == "DATABASE" and value is not None and value not in django_settings.DATABASES:
+        known = ", ".join(django_settings.DATABASES)
+        yield Problem(key, f"is {value!r}, which is not in DATABASES", f"use one of: {known}")
+    elif key == "TASK_MODULES" and not all(isinstance(name, str) and name for name in value):
+        yield Problem(key, f"is {value!r}", "give it the names of modules, such as ('tasks',)")
 
 
 @lru_cache(maxsize=1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby, islice
 from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 
 from . import conf, notifying
 from .compat import Task
@@ -47,7 +49,7 @@ def enqueue(call: Call) -> Inserted | Spent:
 def enqueue_many(calls: Iterable[Call]) -> list[int]:
     """Insert many jobs, all or none, and return their ids in the order of the calls.
 
-    `calls` may be a generator: it is read in chunks of 1,000. Errors as for `enqueue`.
+    `calls` may be a generator: it is read in chunks of 1,000. Errors as for `enqueue`. Sends no `task_enqueued`.
     """
     alias = job_alias()
     ids: list[int] = []
@@ -96,11 +98,18 @@ def _new_job(call: Call) -> NewJob:
         task=task.module_path,
         args=args,
         kwargs=kwargs,
-        priority=task.priority,
+        priority=int(task.priority),
         lane=Lane.PLAIN if tenant is None and shard_key is None else Lane.LANED,
         max_attempts=getattr(task, "max_attempts", None) or settings.max_attempts,
         recovery=getattr(task, "recovery", Recovery.UNDECLARED),
-        run_at=task.run_after,
+        run_at=_instant(task.run_after),
         tenant=tenant,
         shard_key=shard_key,
     )
+
+
+def _instant(run_after: datetime | None) -> datetime | None:
+    """Return an aware time. Without USE_TZ naive ones mean the site's time zone; an array must not mix the two."""
+    if run_after is None or timezone.is_aware(run_after):
+        return run_after
+    return timezone.make_aware(run_after, timezone.get_default_timezone())

@@ -25,8 +25,8 @@ class QueueAdmin(VerbAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Bring the database's time along, by which a pause ends."""
-        queues: QuerySet[Any] = super().get_queryset(request)
-        return queues.annotate(now=Now())
+        queues: QuerySet[Any] = super().get_queryset(request).annotate(now=Now())
+        return queues
 
     @admin.display(description=_("state"))
     def state(self, queue: Queue) -> str:

@@ -89,7 +89,7 @@ class VerbAdmin(ReadOnlyAdmin):
 
     def state_of(self, obj: Any) -> str:
         """Return the target's state in the verbs' words."""
-        return obj.state
+        return str(obj.state)
 
     def facts_of(self, obj: Any) -> list[tuple[Any, Any]]:
         """Return what the confirm page shows: label and value."""

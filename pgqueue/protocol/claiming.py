@@ -80,6 +80,14 @@ def claim(connection: psycopg.Connection[Any], claimant: Claimant, *, lane: Lane
     new snapshot.
     """
     params = {**claimant.params(), "limit": limit, "lane": int(lane)}
+    try:
+        return _claim(connection, params, lane)
+    except psycopg.errors.UniqueViolation:
+        # The last line: a second running job of one shard key. It costs this one claim of a guarded lane.
+        return []
+
+
+def _claim(connection: psycopg.Connection[Any], params: dict[str, Any], lane: Lane) -> list[Lease]:
     with (
         transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
         connection.cursor(row_factory=args_row(Lease)) as cursor,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..sql import load
@@ -10,34 +12,61 @@ from ..sql import load
 def clean(connection: BaseDatabaseWrapper) -> None:
     """Discard a task's session state, or the connection with it.
 
-    A connection that Django would keep is cleaned and kept when it is whole: not in a transaction, in
-    autocommit, a PostgreSQL one. Anything else is closed; so is one from a pool, after its state was discarded.
+    A connection that Django would keep, or give back to a pool, is cleaned when it is whole: a PostgreSQL one, in
+    autocommit, in no transaction, after no error. Anything else is closed.
     """
+    is_whole = _is_whole(connection)
+    _forget_transaction(connection)
     if connection.connection is None:
         return
-    is_whole = connection.vendor == "postgresql" and connection.get_autocommit() and not connection.in_atomic_block
-    pooled = bool(connection.settings_dict.get("OPTIONS", {}).get("pool"))
-    kept = connection.close_at is None or pooled or connection.settings_dict["CONN_MAX_AGE"] > 0
-    if not (is_whole and kept and connection.errors_occurred is False):
-        _close(connection)
-        return
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(load("discard_session"))
-        connection.init_connection_state()
-    except Exception:
-        _close(connection)
-        return
-    if pooled:
-        _close(connection)
-    else:
-        connection.close_if_unusable_or_obsolete()
+    pooled = _is_pooled(connection)
+    if is_whole and (pooled or _is_lasting(connection)) and _discard_session(connection, pooled=pooled):
+        if not pooled:
+            connection.close_if_unusable_or_obsolete()
+            return
+    elif pooled:
+        # A pool hands out again what it gets back open, with all that the task left in it.
+        connection.connection.close()
+    connection.close()
 
 
-def _close(connection: BaseDatabaseWrapper) -> None:
+def _is_whole(connection: BaseDatabaseWrapper) -> bool:
+    return (
+        connection.connection is not None
+        and connection.vendor == "postgresql"
+        and connection.autocommit
+        and not connection.in_atomic_block
+        and not connection.errors_occurred
+    )
+
+
+def _is_pooled(connection: BaseDatabaseWrapper) -> bool:
+    return bool(connection.settings_dict.get("OPTIONS", {}).get("pool"))
+
+
+def _is_lasting(connection: BaseDatabaseWrapper) -> bool:
+    return connection.close_at is None or connection.settings_dict["CONN_MAX_AGE"] > 0
+
+
+def _forget_transaction(connection: BaseDatabaseWrapper) -> None:
+    """Leave no block open, also on a connection that a task closed within one: Django would refuse to reopen it."""
     connection.in_atomic_block = False
     connection.savepoint_ids = []
     connection.needs_rollback = False
     connection.closed_in_transaction = False
     connection.run_on_commit = []
-    connection.close()
+
+
+def _discard_session(connection: Any, *, pooled: bool) -> bool:
+    """Say whether the session is as good as new. In a transaction that Django knows nothing of, it cannot be."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(load("discard_session"))
+        if pooled:
+            # Django leaves time zone and role of pooled connections to the pool, which sets them only once.
+            connection._configure_connection(connection.connection)
+        else:
+            connection.init_connection_state()
+    except Exception:
+        return False
+    return True

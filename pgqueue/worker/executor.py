@@ -55,13 +55,17 @@ class Executor:
                 break
             if isinstance(work, Held):
                 taken.append(work)
-            else:
+            elif work is not None:
                 notices.append(work)
         with self._lock:
             self._unfinished -= len(taken) + len(notices)
         for notice in notices:
             self.submit(notice)
         return taken
+
+    def waiting(self) -> int:
+        """Return about how many leases and notices no thread has begun."""
+        return self._waiting.qsize()
 
     def is_idle(self) -> bool:
         """Say whether nothing runs or waits."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import ceil
-
 SMOOTHING = 0.2
 
 
@@ -17,16 +14,15 @@ class Pace:
         self._batch_size = max(batch_size, threads)
         self._mean_seconds = prefetch_seconds
 
-    def note(self, run_seconds: Iterable[float]) -> None:
-        """Take in how long jobs ran."""
-        for seconds in run_seconds:
-            self._mean_seconds += SMOOTHING * (seconds - self._mean_seconds)
+    def note(self, run_seconds: float) -> None:
+        """Take in how long a job ran."""
+        self._mean_seconds += SMOOTHING * (run_seconds - self._mean_seconds)
+
+    def slow_down(self, run_seconds: float) -> None:
+        """Take it that jobs run at least so long, until some have ended."""
+        self._mean_seconds = max(self._mean_seconds, run_seconds)
 
     def target(self) -> int:
         """Return how many leases to hold at most."""
-        if self._mean_seconds * self._batch_size <= self._prefetch_seconds * self._threads:
-            return self._batch_size
-        return min(
-            self._batch_size,
-            max(self._threads, ceil(self._threads * self._prefetch_seconds / self._mean_seconds)),
-        )
+        worth_holding = self._threads * self._prefetch_seconds / max(self._mean_seconds, 1e-9)
+        return int(max(self._threads, min(self._batch_size, worth_holding)))

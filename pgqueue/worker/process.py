@@ -80,6 +80,7 @@ def _run(options: Options, inbox: Inbox) -> int:
         if listener is not None:
             listener.stop()
         heartbeat.stop()
+        executor.stop()
     logger.info("worker.stopped worker=%d", claimant.worker_id)
     return EXIT_LEASES_RAN_OUT if dispatcher.ran_out else EXIT_OK
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.db import close_old_connections, connections, reset_queries
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..protocol.cleaning import clean
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -18,5 +22,13 @@ def clean_surroundings() -> Iterator[None]:
         yield
     finally:
         for connection in connections.all(initialized_only=True):
-            clean(connection)
+            _clean_safely(connection)
         reset_queries()
+
+
+def _clean_safely(connection: BaseDatabaseWrapper) -> None:
+    """A connection that cannot even be closed must not cost the job its ending."""
+    try:
+        clean(connection)
+    except Exception:
+        logger.exception("connection.unclean alias=%s", connection.alias)

@@ -1,0 +1,147 @@
+"""What the dispatcher does next, and when. It is told what happened, and touches neither database nor threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..protocol.claiming import Horizon, Lease
+from ..protocol.settling import Ending, EndingKind
+from ..states import Lane
+from .pace import Pace
+
+BUSY_LOOK_SECONDS = 1.0
+"""Longest time between two looks while work flows: other lanes and expired leases must not wait for a lull."""
+SHORTEST_NAP_SECONDS = 0.05
+"""Shortest sleep until a known instant: the database's clock and ours need not agree to the millisecond."""
+HOARD_SECONDS = 2.0
+"""Leases that no thread has begun are given back when nothing has moved for so long: others may be idle."""
+
+
+class Agenda:
+    """Which lanes may have something due, how much to ask for, and how long to sleep."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        pace: Pace,
+        notify_window_seconds: float,
+        max_jobs: int | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._concurrency = concurrency
+        self._pace = pace
+        self._notify_window_seconds = notify_window_seconds
+        self._left = max_jobs
+        self._clock = clock
+        self._due: set[Lane] = {Lane.PLAIN}
+        self._look_at = 0.0
+        self._moved_at = 0.0
+        self._laned_first = False
+        self._alone: int | None = None
+        self._alone_not_before = 0.0
+
+    # -- what happened -------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something was enqueued. What its process left unsaid within the window is found by the look after it."""
+        self._due.add(Lane.PLAIN)
+        self._look_within(self._notify_window_seconds)
+
+    def see(self, horizon: Horizon, *, poll_seconds: float) -> None:
+        """Take in a look at the database."""
+        self._due = {Lane(lane) for lane in horizon.due_lanes}
+        longest = BUSY_LOOK_SECONDS if self._due else poll_seconds
+        known = [wait for wait in (horizon.next_due_seconds, horizon.next_expiry_seconds) if wait is not None]
+        self._look_at = self._clock() + min([longest, *(max(wait, SHORTEST_NAP_SECONDS) for wait in known)])
+
+    def expect(self, lane: Lane, *, in_seconds: float = 0.0) -> None:
+        """A row of that lane becomes due after that time."""
+        if in_seconds > 0:
+            self._look_within(in_seconds)
+        else:
+            self._due.add(lane)
+
+    def get(self, lane: Lane, leases: list[Lease], *, asked: int) -> None:
+        """A claim answered. Fewer than asked: the lane is empty, and a look tells until when."""
+        self._moved_at = self._clock()
+        if self._left is not None:
+            self._left -= len(leases)
+        if lane is Lane.ALONE and leases:
+            self._alone = leases[0].id
+        elif len(leases) < asked:
+            self._due.discard(lane)
+            if leases:
+                self._look_at = 0.0
+
+    def end(self, lease: Lease, ending: Ending) -> None:
+        """A lease was settled, or turned out to be lost."""
+        self._moved_at = self._clock()
+        if ending.kind is not EndingKind.RELEASE:
+            self._pace.note(ending.run_seconds)
+        if ending.id == self._alone:
+            self._alone = None
+            self._alone_not_before = self._clock() + ending.run_seconds
+        if ending.kind is EndingKind.RETRY:
+            self._look_within(ending.delay_seconds)
+        elif lease.lane == Lane.LANED:
+            self._due.add(Lane.LANED)
+
+    def give_back(self) -> None:
+        """Waiting leases were given back: jobs run longer than they did."""
+        self._pace.slow_down(HOARD_SECONDS)
+
+    # -- what to do ----------------------------------------------------------------------------------------
+
+    def wants_look(self) -> bool:
+        """Say whether it is time to look."""
+        return self._clock() >= self._look_at
+
+    def hoards(self, waiting: int) -> bool:
+        """Say whether leases wait in vain: nothing ended or began for a while."""
+        return waiting > 0 and self._clock() - self._moved_at >= HOARD_SECONDS
+
+    def lanes(self, *, held: int) -> tuple[Lane, ...]:
+        """Return the lanes to claim from, in turn first and second.
+
+        A job that has lost a lease waits until nothing is held, and is then held alone. After it, other work
+        gets as much time as it took.
+        """
+        if self._alone is not None:
+            return ()
+        if self._alone_is_next():
+            return () if held else (Lane.ALONE,)
+        self._laned_first = not self._laned_first
+        order = (Lane.LANED, Lane.PLAIN) if self._laned_first else (Lane.PLAIN, Lane.LANED)
+        return tuple(lane for lane in order if lane in self._due)
+
+    def room(self, lane: Lane, *, held: int) -> int:
+        """Return how many leases to ask for: none in advance from a guarded lane, none in dribs from the plain."""
+        target = {Lane.PLAIN: self._pace.target(), Lane.LANED: self._concurrency, Lane.ALONE: 1}[lane]
+        room = target - held
+        if held >= self._concurrency and room * 2 < target:
+            return 0
+        return max(0, room if self._left is None else min(room, self._left))
+
+    def pause(self, *, held: int, waiting: int) -> float:
+        """Return the seconds to sleep unless the inbox wakes us: none while there is room for due work."""
+        claims_wait = self._alone is not None or (self._alone_is_next() and held > 0)
+        if not claims_wait and any(self.room(lane, held=held) > 0 for lane in self._due):
+            return 0.0
+        pause = max(0.0, self._look_at - self._clock())
+        return min(pause, HOARD_SECONDS) if waiting else pause
+
+    def is_spent(self) -> bool:
+        """Say whether the job count is used up."""
+        return self._left is not None and self._left <= 0
+
+    def is_empty(self) -> bool:
+        """Say whether the last look, still fresh, found nothing due."""
+        return not self._due and not self.wants_look()
+
+    def _alone_is_next(self) -> bool:
+        return Lane.ALONE in self._due and self._clock() >= self._alone_not_before
+
+    def _look_within(self, seconds: float) -> None:
+        self._look_at = min(self._look_at, self._clock() + seconds)
