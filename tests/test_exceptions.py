@@ -1,0 +1,134 @@
+import copy
+import importlib
+import inspect
+import pickle
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from pgqueue import exceptions
+from pgqueue.exceptions import (
+    Bury,
+    IdempotencyKeyReusedError,
+    JobCancelledError,
+    JobLostError,
+    JobNotFoundError,
+    LeaseLostError,
+    OperationKeyConflictError,
+    PayloadError,
+    PayloadTooLargeError,
+    PayloadTypeError,
+    PGQueueError,
+    ReasonMissingError,
+    ResultError,
+    Retry,
+    SettingsError,
+    TaskNameConflictError,
+    UnknownTaskError,
+    UnknownVerbError,
+    members,
+)
+
+# Each error with its facts, and what its message must name.
+EXAMPLES = [
+    (PayloadError, {"path": "args[0]['x']", "reason": "is odd", "advice": "pass None"}, ["args[0]['x']"]),
+    (PayloadTypeError, {"path": "args[0]", "reason": "is a set", "advice": "pass a list"}, ["pass a list"]),
+    (PayloadTooLargeError, {"size_bytes": 2_000_000, "limit_bytes": 1_000_000}, ["2,000,000", "1,000,000"]),
+    (ResultError, {"path": "result", "reason": "is odd", "advice": "return None"}, ["result", "is odd"]),
+    (OperationKeyConflictError, {"task": "coupon", "key": "c:7", "job_id": 17}, ["coupon", "c:7", "17"]),
+    (UnknownTaskError, {"task": "app.tasks.gone"}, ["app.tasks.gone", "deploy"]),
+    (TaskNameConflictError, {"task": "t", "first": "a.t", "second": "b.t"}, ["'t'", "a.t", "b.t"]),
+    (LeaseLostError, {"job_id": 5, "fence": 90}, ["5", "90"]),
+    (SettingsError, {"problem": "PGQUEUE has no setting 'X'.", "hint": "Did you mean 'Y'?"}, ["'X'", "'Y'"]),
+    (JobNotFoundError, {"job_id": "nonsense"}, ["nonsense"]),
+    (
+        IdempotencyKeyReusedError,
+        {"key": "k", "seen": "pause 1", "expected": "pause 2"},
+        ["pause 1", "pause 2"],
+    ),
+    (UnknownVerbError, {"verb": "rnu", "known": ("pause", "requeue")}, ["rnu", "pause", "requeue"]),
+    (ReasonMissingError, {"verb": "pause"}, ["pause", "reason"]),
+    (JobCancelledError, {"job_id": 5}, ["5"]),
+    (JobLostError, {"job_id": 5, "fence": 90}, ["5", "90"]),
+]
+examples = pytest.mark.parametrize(("kind", "facts", "named"), EXAMPLES, ids=[kind.__name__ for kind, _, _ in EXAMPLES])
+
+
+def errors_of_the_page():
+    found = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass)]
+    return {kind for kind in found if kind.__module__ == exceptions.__name__}
+
+
+def test_every_error_has_an_example_here():
+    assert errors_of_the_page() == {kind for kind, _, _ in EXAMPLES} | {PGQueueError, Retry, Bury}
+
+
+def test_every_error_ends_in_error_and_has_one_base():
+    for kind in errors_of_the_page() - {Retry, Bury}:
+        assert kind.__name__.endswith("Error")
+        assert issubclass(kind, PGQueueError)
+
+
+@examples
+def test_an_error_carries_its_facts_and_names_them(kind, facts, named):
+    error = kind(**facts)
+    assert {name: getattr(error, name) for name in facts} == facts
+    for words in named:
+        assert words in str(error)
+
+
+@examples
+@pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_survives_copying_and_pickling(kind, facts, named, again):
+    error = kind(**facts)
+    same = again(error)
+    assert type(same) is kind
+    assert (str(same), vars(same)) == (str(error), vars(error))
+
+
+@examples
+def test_an_errors_class_is_found_by_its_path(kind, facts, named):
+    assert getattr(importlib.import_module(kind.__module__), kind.__qualname__) is kind
+
+
+@pytest.mark.case("H05")
+@pytest.mark.parametrize("name", ["x" * 10**6, "\ud800" * 9, "a\0b"])
+def test_a_hostile_name_makes_a_short_and_storable_message(name):
+    """NUL, lone surrogates and a megabyte in a task's name."""
+    message = str(UnknownTaskError(name))
+    assert len(message) < 600
+    assert "\0" not in message
+    assert message.encode()
+
+
+@pytest.mark.case("H09")
+@pytest.mark.parametrize("builtin", [TypeError, ValueError, PayloadError])
+def test_a_payload_type_error_is_what_django_raises_too(builtin):
+    with pytest.raises(builtin):
+        raise PayloadTypeError("args[0]", "is a set", "pass a list")
+
+
+def test_a_settings_error_is_a_configuration_error_of_django():
+    assert issubclass(SettingsError, ImproperlyConfigured)
+    assert str(SettingsError("PGQUEUE is a list, not a dict.")) == "PGQUEUE is a list, not a dict."
+
+
+def test_the_verbs_say_their_reason():
+    retry, bury = Retry("gateway is busy", after_seconds=30), Bury("no such user")
+    assert (str(retry), retry.reason, retry.after_seconds) == ("gateway is busy", "gateway is busy", 30)
+    assert (str(bury), bury.reason) == ("no such user", "no such user")
+    assert Retry("later").after_seconds is None
+
+
+def test_verbs_survive_pickling():
+    retry = pickle.loads(pickle.dumps(Retry("busy", after_seconds=30)))
+    assert (retry.reason, retry.after_seconds) == ("busy", 30)
+
+
+def test_the_members_of_a_group_come_once_however_deep():
+    shared = ValueError("shared")
+    group = ExceptionGroup("outer", [shared])
+    for _ in range(5_000):
+        group = ExceptionGroup("deeper", [group, shared])
+    assert list(members(group)) == [shared]
+    assert list(members(shared)) == [shared]
