@@ -3,17 +3,24 @@
 -- Guard: id, fence, worker_id.
 -- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
 -- Writes: the job, the attempt.
+-- The guards stand in a sub-select of their own: in a join, a table whose statistics know no running row makes
+-- the planner read the table first and the given rows once for each.
 -- Returns: id, state and the instant of the jobs buried; an id left out was not.
 WITH owned AS MATERIALIZED (
     SELECT
-        job.id, ending.run_seconds, ending.failure_class, ending.error_class, ending.message, ending.traceback
+        mine.id, ending.run_seconds, ending.failure_class, ending.error_class, ending.message, ending.traceback
     FROM unnest(
         %(ids)s::bigint[], %(fences)s::bigint[], %(run_seconds)s::float8[], %(failure_classes)s::text[],
         %(error_classes)s::text[], %(messages)s::text[], %(tracebacks)s::text[]
     ) AS ending (id, fence, run_seconds, failure_class, error_class, message, traceback)
-    JOIN pgqueue_job AS job ON job.id = ending.id
-    WHERE job.fence = ending.fence AND job.worker_id = %(worker_id)s::bigint
-    FOR NO KEY UPDATE OF job SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT job.id
+        FROM pgqueue_job AS job
+        WHERE job.id = ending.id
+            AND job.fence = ending.fence
+            AND job.worker_id = %(worker_id)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS mine
 ),
 buried AS (
     UPDATE pgqueue_job AS job

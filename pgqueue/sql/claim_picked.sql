@@ -1,7 +1,8 @@
 -- Claim jobs picked by `pick_laned.sql`; second half of a laned claim, in the same transaction.
 -- Transition: pending, retrying -> running.
--- Guard: the row is still waiting and due, nobody holds its lock, no job of its shard key is running, its
--- queue is not paused: all read under this statement's own snapshot, taken after the key locks were held.
+-- Guard: the row is still waiting and due, nobody holds its lock, no job of its shard key is running, no older
+-- one waits that has lost its lease, its queue is not paused: all read under this statement's own snapshot, taken
+-- after the key locks were held.
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload.
 WITH candidates AS MATERIALIZED (
@@ -12,10 +13,21 @@ WITH candidates AS MATERIALIZED (
         AND job.run_at <= statement_timestamp()
         AND (
             job.shard_key IS NULL
-            OR NOT EXISTS (
-                SELECT
-                FROM pgqueue_job AS busy
-                WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
+            OR (
+                NOT EXISTS (
+                    SELECT
+                    FROM pgqueue_job AS busy
+                    WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
+                )
+                AND NOT EXISTS (
+                    SELECT
+                    FROM pgqueue_job AS recovered
+                    WHERE recovered.state IN ('pending', 'retrying')
+                        AND recovered.lane = 2
+                        AND recovered.queue = job.queue
+                        AND recovered.shard_key = job.shard_key
+                        AND recovered.id < job.id
+                )
             )
         )
         AND NOT EXISTS (

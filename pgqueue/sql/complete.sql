@@ -3,15 +3,22 @@
 -- Guard: id, fence, worker_id. An expired lease that nobody took over still matches: late is not lost.
 -- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
 -- Writes: the job; its result when there is one; an attempt row unless it was the first and went well.
+-- The guards stand in a sub-select of their own: in a join, a table whose statistics know no running row makes
+-- the planner read the table first and the given rows once for each.
 -- Returns: id, state and the instant of the jobs completed; an id left out was not.
 WITH owned AS MATERIALIZED (
-    SELECT job.id, ending.run_seconds, ending.result
+    SELECT mine.id, ending.run_seconds, ending.result
     FROM unnest(
         %(ids)s::bigint[], %(fences)s::bigint[], %(run_seconds)s::float8[], %(results)s::jsonb[]
     ) AS ending (id, fence, run_seconds, result)
-    JOIN pgqueue_job AS job ON job.id = ending.id
-    WHERE job.fence = ending.fence AND job.worker_id = %(worker_id)s::bigint
-    FOR NO KEY UPDATE OF job SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT job.id
+        FROM pgqueue_job AS job
+        WHERE job.id = ending.id
+            AND job.fence = ending.fence
+            AND job.worker_id = %(worker_id)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS mine
 ),
 completed AS (
     UPDATE pgqueue_job AS job

@@ -1,7 +1,7 @@
 -- Choose due jobs of a guarded lane and lock their shard keys; first half of a laned claim.
 -- One transaction with `claim_picked.sql`, which decides under a new snapshot: this statement only proposes.
--- Guard: at most one row per (queue, shard_key), and only with the key's transaction lock, which is tried
--- and never waited for.
+-- Guard: at most one row per (queue, shard_key), none while a job of the key runs or an older one waits that
+-- has lost its lease, and only with the key's transaction lock, which is tried and never waited for.
 -- Returns: id of the picked rows, nothing locked but keys.
 WITH RECURSIVE waiting (queue) AS (
     (
@@ -64,10 +64,21 @@ candidates AS MATERIALIZED (
             AND job.task = ANY (%(tasks)s::text[])
             AND (
                 job.shard_key IS NULL
-                OR NOT EXISTS (
-                    SELECT
-                    FROM pgqueue_job AS busy
-                    WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
+                OR (
+                    NOT EXISTS (
+                        SELECT
+                        FROM pgqueue_job AS busy
+                        WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
+                    )
+                    AND NOT EXISTS (
+                        SELECT
+                        FROM pgqueue_job AS recovered
+                        WHERE recovered.state IN ('pending', 'retrying')
+                            AND recovered.lane = 2
+                            AND recovered.queue = job.queue
+                            AND recovered.shard_key = job.shard_key
+                            AND recovered.id < job.id
+                    )
                 )
             )
         ORDER BY job.run_at, job.id

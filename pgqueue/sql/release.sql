@@ -3,15 +3,22 @@
 -- Guard: id, fence, worker_id.
 -- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
 -- Writes: the job; no attempt is charged.
+-- The guards stand in a sub-select of their own: in a join, a table whose statistics know no running row makes
+-- the planner read the table first and the given rows once for each.
 -- Returns: id, state and the instant of the jobs released; an id left out was not.
 WITH owned AS MATERIALIZED (
-    SELECT
-        job.id,
-        CASE WHEN job.stop_requested_at IS NOT NULL THEN 'cancelled' ELSE 'pending' END AS target
+    SELECT mine.id, mine.target
     FROM unnest(%(ids)s::bigint[], %(fences)s::bigint[]) AS ending (id, fence)
-    JOIN pgqueue_job AS job ON job.id = ending.id
-    WHERE job.fence = ending.fence AND job.worker_id = %(worker_id)s::bigint
-    FOR NO KEY UPDATE OF job SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT
+            job.id,
+            CASE WHEN job.stop_requested_at IS NOT NULL THEN 'cancelled' ELSE 'pending' END AS target
+        FROM pgqueue_job AS job
+        WHERE job.id = ending.id
+            AND job.fence = ending.fence
+            AND job.worker_id = %(worker_id)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS mine
 )
 UPDATE pgqueue_job AS job
 SET state = owned.target,
