@@ -14,21 +14,15 @@ from .recovery import Facts, decide
 
 logger = logging.getLogger(__name__)
 
-BATCH = 100
-"""Jobs per takeover: a short transaction, also when a whole host was lost."""
-
 
 def take_over_expired(connection: psycopg.Connection[Any]) -> list[Taken]:
     """Take over a bounded batch of jobs whose lease has run out; one bad row never blocks the others."""
-    ids = list_expired(connection, limit=BATCH)
-    if not ids:
-        return []
     try:
-        taken = take_over(connection, ids, verdict)
+        taken = take_over(connection, None, verdict)
     except psycopg.OperationalError:
         raise
     except psycopg.Error:
-        taken = _one_by_one(connection, ids)
+        taken = _one_by_one(connection)
     for one in taken:
         logger.warning(
             "takeover job=%d task=%s fence=%d worker=%d losses=%d state=%s",
@@ -68,9 +62,9 @@ def _delay(losses: int, settings: conf.Settings) -> float:
     return delay_seconds(losses, base_seconds=settings.backoff_base_seconds, cap_seconds=settings.backoff_cap_seconds)
 
 
-def _one_by_one(connection: psycopg.Connection[Any], ids: list[int]) -> list[Taken]:
+def _one_by_one(connection: psycopg.Connection[Any]) -> list[Taken]:
     taken: list[Taken] = []
-    for id in ids:
+    for id in list_expired(connection):
         try:
             taken.extend(take_over(connection, [id], verdict))
         except psycopg.OperationalError:

@@ -15,6 +15,9 @@ from ..sql import load
 from ..states import Lane
 from .connecting import transaction
 
+PICK_ROUNDS = 5
+"""Most rounds of one guarded claim: each passes over the keys that the one before was refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
@@ -94,10 +97,29 @@ def _claim(connection: psycopg.Connection[Any], params: dict[str, Any], lane: La
     ):
         if lane is Lane.PLAIN:
             return cursor.execute(load("claim"), params).fetchall()
-        picked = connection.execute(load("pick_laned"), params).fetchall()
-        if not picked:
-            return []
-        return cursor.execute(load("claim_picked"), {**params, "ids": [id for (id,) in picked]}).fetchall()
+        return _claim_picked(connection, cursor, params)
+
+
+def _claim_picked(
+    connection: psycopg.Connection[Any], cursor: psycopg.Cursor[Lease], params: dict[str, Any]
+) -> list[Lease]:
+    """Pick and claim in rounds: heads that are locked or paused must not keep the keys behind them waiting."""
+    claimed: list[Lease] = []
+    refused_ids: list[int] = []
+    refused_keys: list[str] = []
+    for _ in range(PICK_ROUNDS):
+        wanted = params["limit"] - len(claimed)
+        round_params = {**params, "limit": wanted, "refused_ids": refused_ids, "refused_keys": refused_keys}
+        picked = connection.execute(load("pick_laned"), round_params).fetchall()
+        ids = [id for id, _, got in picked if got]
+        got = cursor.execute(load("claim_picked"), {**params, "ids": ids}).fetchall() if ids else []
+        claimed += got
+        taken = {lease.id for lease in got}
+        refused_ids += [id for id, _, _ in picked if id not in taken]
+        refused_keys += [key for id, key, _ in picked if id not in taken and key is not None]
+        if len(claimed) >= params["limit"] or not picked or len(got) == len(picked):
+            break
+    return claimed
 
 
 def look(connection: psycopg.Connection[Any], claimant: Claimant) -> Horizon:

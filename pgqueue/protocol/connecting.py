@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import selectors
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +25,10 @@ _KEEPALIVE = {
 }
 """A cut network is noticed within about five seconds; libpq's own default hangs for minutes."""
 
+ANSWER_SECONDS = 15.0
+"""Three times the longest statement timeout: a server that is only slow says so itself."""
+
+_SELECTOR: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _DJANGO_ONLY = ("context", "cursor_factory", "pool", "server_side_binding", "isolation_level", "assume_role")
 
 
@@ -31,11 +37,41 @@ def job_alias() -> str:
     return conf.current().database or router.db_for_write(apps.get_model("pgqueue", "Job"))
 
 
-def connect(alias: str, *, role: str) -> psycopg.Connection[Any]:
+class BoundedConnection(psycopg.Connection[Any]):
+    """Gives up on a server that does not answer: the driver itself would wait for ever.
+
+    Server-side timeouts do not help where the server is frozen, a pooler hangs, or COMMIT waits for a standby.
+    """
+
+    answer_seconds: float = ANSWER_SECONDS
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run one exchange with the server. Raise `psycopg.OperationalError` and close when it takes too long."""
+        deadline = time.monotonic() + self.answer_seconds
+        try:
+            state = next(gen)
+            with _SELECTOR() as selector:
+                while True:
+                    selector.register(self.fileno(), state)
+                    ready = selector.select(max(0.0, deadline - time.monotonic()))
+                    selector.unregister(self.fileno())
+                    if not ready:
+                        raise self._gave_up()
+                    state = gen.send(ready[0][1])
+        except StopIteration as answer:
+            return answer.value
+
+    def _gave_up(self) -> psycopg.OperationalError:
+        self.close()
+        return psycopg.OperationalError(f"the server did not answer within {self.answer_seconds:g} seconds")
+
+
+def connect(alias: str, *, role: str, answer_seconds: float = ANSWER_SECONDS) -> BoundedConnection:
     """Open an autocommit connection to the database of `alias`, apart from Django's.
 
-    `role` shows in `application_name`. Read Committed whatever the database's default: the protocol
-    re-reads rows under their lock. No prepared statements: they fail behind a transaction pooler.
+    `role` shows in `application_name`. No answer is waited for longer than `answer_seconds`. Read Committed whatever
+    the database's default: the protocol re-reads rows under their lock. No prepared statements: they fail behind a
+    transaction pooler.
     Raise `psycopg.OperationalError` when the server is away.
     """
     options = connections[alias].settings_dict.get("OPTIONS", {})
@@ -43,7 +79,8 @@ def connect(alias: str, *, role: str) -> psycopg.Connection[Any]:
     for name in _DJANGO_ONLY:
         params.pop(name, None)
     params = {**_KEEPALIVE, **params, "application_name": f"pgqueue {role}", "prepare_threshold": None}
-    connection = psycopg.connect(**params, autocommit=True)
+    connection = BoundedConnection.connect(**params, autocommit=True)
+    connection.answer_seconds = answer_seconds
     try:
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         if options.get("assume_role"):

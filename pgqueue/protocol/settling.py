@@ -67,7 +67,13 @@ class Settled:
     lost: list[Ending] = field(default_factory=list)
 
 
-_REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+_REFUSED = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.ProgrammingError,
+    psycopg.errors.ProgramLimitExceeded,
+    psycopg.errors.StatementTooComplex,
+)
 _COLUMNS: dict[EndingKind, tuple[str, ...]] = {
     EndingKind.COMPLETE: ("ids", "fences", "run_seconds", "results"),
     EndingKind.RETRY: (

@@ -14,6 +14,9 @@ from ..sql import load
 from ..states import State
 from .connecting import transaction
 
+BATCH = 100
+"""Jobs per takeover: a short transaction, also when a whole host was lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expired:
@@ -50,24 +53,31 @@ class Taken:
     verdict: Verdict
 
 
-def list_expired(connection: psycopg.Connection[Any], *, limit: int) -> list[int]:
-    """Return ids of running jobs whose lease has run out, the longest overdue first."""
+def list_expired(connection: psycopg.Connection[Any], *, limit: int = BATCH) -> list[int]:
+    """Return ids of running jobs whose lease has run out."""
     return [id for (id,) in connection.execute(load("list_expired"), {"limit": limit}).fetchall()]
 
 
 def take_over(
-    connection: psycopg.Connection[Any], ids: Sequence[int], decide: Callable[[Expired], Verdict]
+    connection: psycopg.Connection[Any],
+    ids: Sequence[int] | None,
+    decide: Callable[[Expired], Verdict],
+    *,
+    limit: int = BATCH,
 ) -> list[Taken]:
-    """Take over those of `ids` that are still expired, as `decide` says of the locked rows.
+    """Take over jobs whose lease has run out, those of `ids` or any, as `decide` says of the locked rows.
 
     One transaction: nothing is half done if it is cut. Rows that somebody holds are left for the next look.
     """
+    wanted = {"limit": limit, "ids": None if ids is None else list(ids)}
     with (
         transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
         connection.cursor(row_factory=args_row(Expired)) as cursor,
     ):
-        locked = cursor.execute(load("lock_expired"), {"ids": list(ids)}).fetchall()
+        locked = cursor.execute(load("lock_expired"), wanted).fetchall()
         verdicts = {job.id: decide(job) for job in locked}
+        if not locked:
+            return []
         params = {
             "ids": [job.id for job in locked],
             "fences": [job.fence for job in locked],
@@ -76,5 +86,5 @@ def take_over(
             "delay_seconds": [verdicts[job.id].delay_seconds for job in locked],
             "messages": [verdicts[job.id].message for job in locked],
         }
-        taken = {id for id, _ in connection.execute(load("take_over"), params).fetchall()} if locked else set()
+        taken = {id for id, _ in connection.execute(load("take_over"), params).fetchall()}
     return [Taken(job, verdicts[job.id]) for job in locked if job.id in taken]

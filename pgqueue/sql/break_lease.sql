@@ -1,6 +1,6 @@
 -- Take a running job from its owner before the lease runs out, as the decision table says.
 -- Transition: running -> retrying, cancelled, dead or unknown, as decided from the locked row.
--- Guard: id, version seen, fence, stage and lease as locked; under the row's lock.
+-- Guard: id, version seen, fence and stage as locked, state; under the row's lock.
 -- Writes: the job with a new fence, so that the owner's writes are refused; an attempt with outcome `lost`.
 -- The loss is an operator's doing: it does not count against the job.
 -- Returns: version after and state; no row when a guard refused.

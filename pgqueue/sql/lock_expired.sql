@@ -1,11 +1,15 @@
 -- Lock running jobs whose lease has run out; first half of a takeover, in one transaction with `take_over.sql`.
--- Guard: still running and still expired when the lock is held; nobody else holds it.
+-- Guard: still running and still expired when the lock is held; nobody else holds it. Locked rows are passed over,
+-- and the order is by chance, so that rows nobody can write do not stand before the others for ever.
 -- Returns: the columns that the decision table looks at, as locked.
 SELECT
     job.id, job.fence, job.queue, job.task, job.recovery, job.stage, job.unknown_effects,
     job.stop_requested_at IS NOT NULL AS stop_requested, job.attempts, job.max_attempts, job.lease_losses,
     job.worker_id
 FROM pgqueue_job AS job
-WHERE job.id = ANY (%(ids)s::bigint[]) AND job.state = 'running' AND job.lease_until <= statement_timestamp()
-ORDER BY job.id
+WHERE job.state = 'running'
+    AND job.lease_until <= statement_timestamp()
+    AND (%(ids)s::bigint[] IS NULL OR job.id = ANY (%(ids)s::bigint[]))
+ORDER BY random()
+LIMIT %(limit)s::int
 FOR NO KEY UPDATE SKIP LOCKED

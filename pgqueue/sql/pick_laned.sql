@@ -2,7 +2,8 @@
 -- One transaction with `claim_picked.sql`, which decides under a new snapshot: this statement only proposes.
 -- Guard: at most one row per (queue, shard_key), none while a job of the key runs or an older one waits that
 -- has lost its lease, and only with the key's transaction lock, which is tried and never waited for.
--- Returns: id of the picked rows, nothing locked but keys.
+-- Keys that an earlier round of the same claim was refused are left out, so that they do not stand in the way.
+-- Returns: id and key of the heads looked at, and whether the key's lock was got; nothing else is locked.
 WITH RECURSIVE waiting (queue) AS (
     (
         SELECT min(job.queue)
@@ -27,6 +28,13 @@ served (queue) AS (
         SELECT unnest(%(queues)s::text[])
     ) AS named
     WHERE named.queue <> ALL (%(excluded)s::text[])
+        AND NOT EXISTS (
+            SELECT
+            FROM pgqueue_queue AS paused
+            WHERE paused.name = named.queue
+                AND paused.paused_at IS NOT NULL
+                AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
+        )
 ),
 levels (queue, priority) AS (
     SELECT served.queue, (
@@ -62,6 +70,11 @@ candidates AS MATERIALIZED (
             AND job.priority = level.priority
             AND job.run_at <= statement_timestamp()
             AND job.task = ANY (%(tasks)s::text[])
+            AND job.id <> ALL (%(refused_ids)s::bigint[])
+            AND (
+                job.shard_key IS NULL
+                OR job.shard_key <> ALL (%(refused_keys)s::text[])
+            )
             AND (
                 job.shard_key IS NULL
                 OR (
@@ -98,8 +111,10 @@ chosen AS MATERIALIZED (
     ORDER BY heads.place
     LIMIT %(limit)s::int
 )
-SELECT chosen.id
+SELECT
+    chosen.id,
+    chosen.shard_key,
+    chosen.shard_key IS NULL
+        OR pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0)) AS got
 FROM chosen
-WHERE chosen.shard_key IS NULL
-    OR pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))
 ORDER BY chosen.place
