@@ -1,0 +1,67 @@
+# Everything here does its own set-up on a machine that has Python (3.11 or newer) and make.
+#
+#   ARGS=...          more arguments for pytest or the demo
+#   SHORT=1           sets PGQUEUE_SHORT=1 for test-faults and bench: fewer rounds
+#   DATABASE_URL=...  a server of yours instead of the embedded one
+#   PYTHON=...        which Python makes .venv; by default the first of these that is new enough
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
+	$(shell $(python) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(python))))
+BIN := .venv/bin
+READY := .venv/.installed
+WITH_POSTGRES = $(BIN)/python -m demo_project.postgres
+PYTEST = $(BIN)/python -m pytest
+export PGQUEUE_SHORT := $(SHORT)
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-faults bench test-matrix lint format demo build clean
+
+help:
+	@echo "make demo | test | test-faults | bench | test-matrix | lint | format | build | clean"
+
+.venv: $(READY)
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c '$(NEW_ENOUGH)' \
+		|| { echo "Python 3.11 or newer is needed (found: '$(PYTHON)'). Say which: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "Setting up .venv with $(PYTHON)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo,test,dev]'
+	@touch $(READY)
+
+test: $(READY)
+	$(WITH_POSTGRES) --name tests --no-fsync --run $(PYTEST) -n 2 $(ARGS)
+
+# pytest answers 5 when no test is marked so; that is said, and is no failure.
+NONE_YET = || { status=$$?; test $$status -eq 5 && echo "$@: no such tests yet" || exit $$status; }
+
+test-faults: $(READY)
+	$(WITH_POSTGRES) --name faults --run $(PYTEST) -m faults $(ARGS) $(NONE_YET)
+
+bench: $(READY)
+	$(WITH_POSTGRES) --name bench --run $(PYTEST) -m bench -p no:randomly -s $(ARGS) tests $(wildcard benchmarks) $(NONE_YET)
+
+test-matrix:
+	.ci/matrix $(ARGS)
+
+# The type checker's plugin loads the demo's settings, and connects to nothing.
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	DATABASE_URL=$${DATABASE_URL:-postgresql:///unused} $(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: $(READY)
+	$(BIN)/python -m demo_project.demo $(ARGS)
+
+build: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+clean:
+	rm -rf .venv .matrix build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

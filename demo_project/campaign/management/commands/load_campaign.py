@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from django.core.management.base import BaseCommand, CommandError
+
+from demo_project.campaign.loading import load
+
+
+class Command(BaseCommand):
+    help = "Load a CSV file (user_id, name, phone) and enqueue a coupon for each; prints the campaign's id."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", type=Path)
+        parser.add_argument("--campaign", required=True, metavar="NAME")
+
+    def handle(self, *, file: Path, campaign: str, **options: object) -> str:
+        try:
+            loaded = load(file, campaign_name=campaign)
+        except (OSError, KeyError, ValueError) as error:
+            raise CommandError(f"{file} cannot be loaded: {error!r}") from error
+        return str(loaded.campaign_id)
