@@ -3,6 +3,8 @@
 -- Guard: id, version seen, fence and stage as locked, state; under the row's lock.
 -- Writes: the job with a new fence, so that the owner's writes are refused; an attempt with outcome `lost`.
 -- The loss is an operator's doing: it does not count against the job.
+-- The state stands in a sub-select: with statistics that know no such row, the planner would read all that the
+-- state's partial index holds rather than the row by its id.
 -- Returns: version after and state; no row when a guard refused.
 WITH broken AS (
     UPDATE pgqueue_job AS job
@@ -19,7 +21,7 @@ WITH broken AS (
         AND job.version = %(version_seen)s::bigint
         AND job.fence = %(fence)s::bigint
         AND job.stage = %(stage)s::text
-        AND job.state = 'running'
+        AND (SELECT job.state) = 'running'
     RETURNING job.id, job.version, job.state, job.queue, job.stage, job.attempts, job.claimed_at
 ),
 attempts AS (

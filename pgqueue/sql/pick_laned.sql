@@ -2,6 +2,8 @@
 -- One transaction with `claim_picked.sql`, which decides under a new snapshot: this statement only proposes.
 -- Guard: at most one row per (queue, shard_key), none while a job of the key runs or an older one waits that
 -- has lost its lease, and only with the key's transaction lock, which is tried and never waited for.
+-- Busy keys and recovered jobs are read once and hashed: looked up row by row, 100,000 jobs of a busy key in front
+-- cost a claim five times as much.
 -- Keys that an earlier round of the same claim was refused are left out, so that they do not stand in the way.
 -- Returns: id and key of the heads looked at, and whether the key's lock was got; nothing else is locked.
 WITH RECURSIVE waiting (queue) AS (
@@ -53,6 +55,16 @@ levels (queue, priority) AS (
     FROM levels
     WHERE levels.priority IS NOT NULL
 ),
+busy (queue, shard_key) AS MATERIALIZED (
+    SELECT job.queue, job.shard_key
+    FROM pgqueue_job AS job
+    WHERE job.state = 'running' AND job.shard_key IS NOT NULL
+),
+recovered (queue, shard_key, id) AS MATERIALIZED (
+    SELECT job.queue, job.shard_key, job.id
+    FROM pgqueue_job AS job
+    WHERE job.state IN ('pending', 'retrying') AND job.lane = 2 AND job.shard_key IS NOT NULL
+),
 candidates AS MATERIALIZED (
     SELECT due.id, due.queue, due.shard_key, row_number() OVER () AS place
     FROM (
@@ -78,19 +90,18 @@ candidates AS MATERIALIZED (
             AND (
                 job.shard_key IS NULL
                 OR (
-                    NOT EXISTS (
-                        SELECT
-                        FROM pgqueue_job AS busy
-                        WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
-                    )
-                    AND NOT EXISTS (
-                        SELECT
-                        FROM pgqueue_job AS recovered
-                        WHERE recovered.state IN ('pending', 'retrying')
-                            AND recovered.lane = 2
-                            AND recovered.queue = job.queue
-                            AND recovered.shard_key = job.shard_key
-                            AND recovered.id < job.id
+                    (job.queue, job.shard_key) NOT IN (SELECT busy.queue, busy.shard_key FROM busy)
+                    AND (
+                        (job.queue, job.shard_key) NOT IN (
+                            SELECT recovered.queue, recovered.shard_key FROM recovered
+                        )
+                        OR NOT EXISTS (
+                            SELECT
+                            FROM recovered
+                            WHERE recovered.queue = job.queue
+                                AND recovered.shard_key = job.shard_key
+                                AND recovered.id < job.id
+                        )
                     )
                 )
             )

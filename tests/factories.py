@@ -1,0 +1,255 @@
+"""Rows in every legal shape, for tests. Instants are the database's, fences come from its sequence."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import factory
+from django.db import models
+from django.db.models import Func, Value
+from django.db.models.functions import Now
+
+from pgqueue.models import Attempt, Effect, Job, JobPayload, OperationKey, OperatorAction, Queue, Worker
+from pgqueue.states import AttemptOutcome, Lane, Outcome, Recovery, Stage, State
+
+TASK = "tests.testapp.tasks.add"
+ERROR_CLASS = "builtins.RuntimeError"
+
+
+def from_now(seconds: float) -> Any:
+    """Return an instant of the database's clock; negative is past."""
+    return Now() + timedelta(seconds=seconds)
+
+
+def next_fence() -> Func:
+    """Draw from the fence sequence, as a claim does."""
+    return Func(Value("pgqueue_fence"), function="nextval", output_field=models.BigIntegerField())
+
+
+class RowFactory(factory.django.DjangoModelFactory):
+    """Insert, then read back what the database made of expressions."""
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def _create(cls, model_class: type[models.Model], *args: Any, **kwargs: Any) -> models.Model:
+        row = super()._create(model_class, *args, **kwargs)
+        row.refresh_from_db()
+        return row
+
+
+class JobFactory(RowFactory):
+    """A pending job, due since a second ago; traits give it every other state."""
+
+    class Meta:
+        model = Job
+
+    class Params:
+        retrying = factory.Trait(
+            state=State.RETRYING,
+            version=3,
+            attempts=1,
+            fence=factory.LazyFunction(next_fence),
+            settled_by=101,
+            claimed_at=factory.LazyFunction(lambda: from_now(-20)),
+            started_at=factory.LazyFunction(lambda: from_now(-20)),
+            last_error_class=ERROR_CLASS,
+            last_error="no",
+        )
+        running = factory.Trait(
+            state=State.RUNNING,
+            version=2,
+            fence=factory.LazyFunction(next_fence),
+            worker_id=101,
+            claimed_at=factory.LazyFunction(lambda: from_now(-1)),
+            lease_until=factory.LazyFunction(lambda: from_now(60)),
+        )
+        expired = factory.Trait(
+            running=True,
+            claimed_at=factory.LazyFunction(lambda: from_now(-61)),
+            lease_until=factory.LazyFunction(lambda: from_now(-1)),
+        )
+        stop_requested = factory.Trait(
+            running=True, version=3, stop_requested_at=factory.LazyFunction(lambda: from_now(-1))
+        )
+        paused = factory.Trait(state=State.PAUSED, version=2, held_from=State.PENDING)
+        unknown = factory.Trait(
+            state=State.UNKNOWN,
+            version=3,
+            recovery=Recovery.MANUAL,
+            stage=Stage.OUTCOME_UNKNOWN,
+            unknown_effects=1,
+            fence=factory.LazyFunction(next_fence),
+            lease_losses=1,
+            lane=Lane.ALONE,
+            claimed_at=factory.LazyFunction(lambda: from_now(-61)),
+        )
+        probing = factory.Trait(
+            unknown=True, recovery=Recovery.PROBE, probe_at=factory.LazyFunction(lambda: from_now(30))
+        )
+        ended = factory.Trait(
+            version=3,
+            attempts=1,
+            fence=factory.LazyFunction(next_fence),
+            settled_by=101,
+            claimed_at=factory.LazyFunction(lambda: from_now(-20)),
+            started_at=factory.LazyFunction(lambda: from_now(-20)),
+            finished_at=factory.LazyFunction(lambda: from_now(-10)),
+        )
+        succeeded = factory.Trait(ended=True, state=State.SUCCEEDED)
+        dead = factory.Trait(ended=True, state=State.DEAD, attempts=8, last_error_class=ERROR_CLASS, last_error="no")
+        cancelled = factory.Trait(
+            state=State.CANCELLED, version=2, finished_at=factory.LazyFunction(lambda: from_now(-10))
+        )
+        future = factory.Trait(run_at=factory.LazyFunction(lambda: from_now(3600)))
+        tenanted = factory.Trait(tenant="acme", lane=Lane.LANED)
+        keyed = factory.Trait(shard_key="customer:7", lane=Lane.LANED)
+        alone = factory.Trait(lease_losses=1, lane=Lane.ALONE)
+
+    created_at = factory.LazyFunction(lambda: from_now(-1))
+    run_at = factory.LazyFunction(lambda: from_now(-1))
+    queue = "default"
+    task = TASK
+    max_attempts = 8
+
+
+LEGAL = (
+    {},
+    {"future": True},
+    {"retrying": True},
+    {"retrying": True, "unknown_effects": 1, "stage": Stage.OUTCOME_UNKNOWN, "recovery": Recovery.IDEMPOTENT},
+    {"running": True},
+    {"running": True, "unknown_effects": 1, "stage": Stage.OUTCOME_UNKNOWN, "recovery": Recovery.MANUAL},
+    {"expired": True},
+    {"stop_requested": True},
+    {"expired": True, "stop_requested": True},
+    {"paused": True},
+    {"paused": True, "held_from": State.RETRYING, "attempts": 1},
+    {"unknown": True},
+    {"probing": True},
+    {"succeeded": True},
+    {"dead": True},
+    {"cancelled": True},
+    {"tenanted": True},
+    {"keyed": True},
+    {"tenanted": True, "keyed": True},
+    {"running": True, "keyed": True},
+    {"alone": True},
+    {"retrying": True, "keyed": True, "alone": True},
+    {"expired": True, "keyed": True, "alone": True},
+)
+"""Combinations of traits, each a row that the queue itself can make."""
+
+
+class JobPayloadFactory(RowFactory):
+    """Arguments of a job: `JobPayloadFactory(job_id=job.id)`."""
+
+    class Meta:
+        model = JobPayload
+
+    args = factory.LazyFunction(lambda: [1, 2])
+    kwargs = None
+    trace = None
+
+
+class OperationKeyFactory(RowFactory):
+    """A spent key."""
+
+    class Meta:
+        model = OperationKey
+
+    job_id = factory.Sequence(lambda n: 900_000 + n)
+    created_at = factory.LazyFunction(Now)
+    task = TASK
+    key = factory.Sequence(lambda n: f"key:{n}")
+    digest = "0" * 64
+
+
+class AttemptFactory(RowFactory):
+    """A failed attempt."""
+
+    class Meta:
+        model = Attempt
+
+    job_id = factory.Sequence(lambda n: 900_000 + n)
+    fence = factory.LazyFunction(next_fence)
+    worker_id = 101
+    claimed_at = factory.LazyFunction(lambda: from_now(-20))
+    started_at = factory.LazyFunction(lambda: from_now(-20))
+    ended_at = factory.LazyFunction(lambda: from_now(-10))
+    number = 1
+    outcome = AttemptOutcome.FAILED
+    failure_class = "system"
+    error_class = ERROR_CLASS
+    message = "no"
+
+
+class EffectFactory(RowFactory):
+    """A call whose outcome is not known."""
+
+    class Meta:
+        model = Effect
+
+    job_id = factory.Sequence(lambda n: 900_000 + n)
+    fence = factory.LazyFunction(next_fence)
+    called_at = factory.LazyFunction(lambda: from_now(-5))
+    attempt = 1
+    name = "sms"
+    stage = Stage.OUTCOME_UNKNOWN
+    operation_key = factory.LazyAttribute(lambda effect: f"job:{effect.job_id}:{effect.name}")
+
+
+class QueueFactory(RowFactory):
+    """A queue that somebody has acted on."""
+
+    class Meta:
+        model = Queue
+
+    class Params:
+        paused = factory.Trait(
+            paused_at=factory.LazyFunction(lambda: from_now(-5)), paused_by="ada", pause_reason="gateway down"
+        )
+        lapsed = factory.Trait(paused=True, paused_until=factory.LazyFunction(lambda: from_now(-1)))
+        paused_for_now = factory.Trait(paused=True, paused_until=factory.LazyFunction(lambda: from_now(60)))
+
+    name = factory.Sequence(lambda n: f"queue{n}")
+    version = 1
+    created_at = factory.LazyFunction(Now)
+
+
+class WorkerFactory(RowFactory):
+    """A worker process that is alive."""
+
+    class Meta:
+        model = Worker
+
+    started_at = factory.LazyFunction(lambda: from_now(-60))
+    heartbeat_at = factory.LazyFunction(Now)
+    lease_seconds = 60.0
+    pid = factory.Sequence(lambda n: 1_000 + n)
+    slots = 10
+    host = "host-1"
+    version = "0"
+    queues = None
+    excluded_queues = factory.LazyFunction(list)
+    tasks = factory.LazyFunction(lambda: [TASK])
+
+
+class OperatorActionFactory(RowFactory):
+    """An applied action."""
+
+    class Meta:
+        model = OperatorAction
+
+    created_at = factory.LazyFunction(Now)
+    version_seen = 1
+    version_found = 1
+    version_after = 2
+    verb = "hold"
+    target_kind = "job"
+    target_id = "1"
+    outcome = Outcome.APPLIED
+    actor_name = "ada"
+    reason = "a test"

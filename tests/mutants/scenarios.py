@@ -1,0 +1,423 @@
+"""What must hold whatever a statement's text. Each makes its own rows, acts, and asserts."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import psycopg
+from django.db import DatabaseError, connection, transaction
+
+from pgqueue.models import OperatorAction
+from pgqueue.operations import Actor, act
+from pgqueue.protocol import operating
+from pgqueue.protocol.inserting import NewJob, Spent, insert_once
+from pgqueue.protocol.operating import AuditRow
+from pgqueue.protocol.settling import EndingKind
+from pgqueue.sql import load
+from pgqueue.states import Lane, Outcome, Recovery, Stage, State
+from pgqueue.takeover import take_over_expired
+from tests.factories import TASK, JobFactory, QueueFactory
+from tests.statements.doing import (
+    OTHER_WORKER,
+    WORKER,
+    claim_ids,
+    claim_picked,
+    columns,
+    end,
+    ending,
+    fresh,
+    lock,
+    pick,
+    renew_one,
+)
+
+ADA = Actor(id="1", name="ada")
+UNKNOWN_EFFECT = {"stage": Stage.OUTCOME_UNKNOWN, "unknown_effects": 1}
+
+
+@contextmanager
+def untouched(*rows):
+    """Assert that not one column of the rows changes within."""
+    before = [columns(row) for row in rows]
+    yield
+    assert [columns(row) for row in rows] == before
+
+
+@contextmanager
+def by_the_guard():
+    """Assert that the guard refuses, with no row written, before a constraint has to."""
+    try:
+        with transaction.atomic():
+            yield
+    except (DatabaseError, psycopg.Error) as error:
+        raise AssertionError(f"a constraint had to refuse: {error}") from error
+
+
+def at_once(sessions, work, *args, **kwargs):
+    """Return what `work` gives on the main session while the other holds a lock; assert that it does not wait."""
+    future = sessions.in_background(work, sessions.main, *args, **kwargs)
+    assert sessions.ends_or_waits(future) == "ended", "it waits for a lock that somebody holds"
+    return future.result()
+
+
+# claim
+
+
+def left_by_the_claim(**shape):
+    def scenario(sessions):
+        """A row beside one at the same level that may be claimed, so that the level is walked."""
+        QueueFactory(name="frozen", paused=True)
+        free, left = JobFactory(), JobFactory(**shape)
+        with untouched(left):
+            assert claim_ids(sessions.main, excluded=("excluded",)) == [free.id]
+
+    scenario.__name__ = "left_by_the_claim_" + "_".join(shape)
+    return scenario
+
+
+def claim_passes_over_a_lock(sessions):
+    held, free = JobFactory(priority=1), JobFactory()
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert at_once(sessions, claim_ids) == [free.id]
+
+
+# the laned claim
+
+
+def left_by_the_second_half(**shape):
+    def scenario(sessions):
+        QueueFactory(name="frozen", paused=True)
+        left = JobFactory(**shape)
+        with untouched(left):
+            assert claim_picked(sessions.main, [left.id]) == []
+
+    scenario.__name__ = "left_by_the_second_half_" + "_".join(shape)
+    return scenario
+
+
+def second_half_passes_over_a_lock(sessions):
+    held, free = JobFactory(tenanted=True), JobFactory(tenanted=True)
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert at_once(sessions, claim_picked, [held.id, free.id]) == [free.id]
+
+
+def second_half_leaves_a_busy_key(sessions):
+    """Were it not for the guard, the unique index would cost the whole batch."""
+    JobFactory(running=True, keyed=True)
+    left, free = JobFactory(keyed=True), JobFactory(tenanted=True)
+    with by_the_guard(), untouched(left):
+        assert claim_picked(sessions.main, [left.id, free.id]) == [free.id]
+
+
+def second_half_sees_a_job_started_after_the_pick(sessions):
+    """The snapshot of the pick is from before: what decides is read after the key is locked."""
+    job, twin = JobFactory(keyed=True), JobFactory(keyed=True)
+    with sessions.main.transaction(force_rollback=True):
+        assert pick(sessions.main) == [job.id]
+        sessions.other.execute(
+            "UPDATE pgqueue_job SET state = 'running', worker_id = 202, lease_until = now() + '1 min' WHERE id = %s",
+            [twin.id],
+        )
+        try:
+            assert claim_picked(sessions.main, [job.id]) == []
+        except psycopg.errors.UniqueViolation:
+            raise AssertionError("a constraint had to refuse") from None
+
+
+def recovered_job_goes_first_in_its_key(sessions):
+    JobFactory(retrying=True, keyed=True, alone=True)
+    younger = JobFactory(keyed=True)
+    with untouched(younger):
+        assert claim_picked(sessions.main, [younger.id]) == []
+
+
+def pick_takes_one_of_a_key(sessions):
+    first = JobFactory(keyed=True)
+    JobFactory(keyed=True)
+    assert pick(sessions.main) == [first.id]
+
+
+def pick_looks_past_a_busy_key(sessions):
+    JobFactory(running=True, keyed=True)
+    JobFactory(keyed=True, priority=1)
+    free = JobFactory(tenanted=True)
+    assert pick(sessions.main, limit=1) == [free.id]
+
+
+def pick_looks_past_a_key_with_a_recovered_job(sessions):
+    JobFactory(retrying=True, keyed=True, alone=True)
+    JobFactory(keyed=True, priority=1)
+    free = JobFactory(tenanted=True)
+    assert pick(sessions.main, limit=1) == [free.id]
+
+
+def pick_needs_the_lock_of_the_key(sessions):
+    JobFactory(keyed=True)
+    with sessions.other.transaction():
+        assert len(pick(sessions.other)) == 1
+        assert at_once(sessions, pick) == []
+
+
+# heartbeat
+
+
+def not_renewed(**shape):
+    def scenario(sessions):
+        job = JobFactory(running=True, **{"worker_id": WORKER, **shape})
+        with untouched(job):
+            assert renew_one(sessions.main, job).renewed == set()
+
+    scenario.__name__ = "not_renewed_" + "_".join(shape)
+    return scenario
+
+
+def not_renewed_under_another_fence(sessions):
+    job = JobFactory(running=True)
+    with untouched(job):
+        assert renew_one(sessions.main, job, fence=job.fence - 1).renewed == set()
+
+
+def only_the_asked_job_is_renewed(sessions):
+    job = JobFactory(running=True)
+    neighbour = JobFactory(running=True, fence=job.fence)
+    with untouched(neighbour):
+        renew_one(sessions.main, job, lease_seconds=600.0)
+
+
+def renewal_passes_over_a_lock(sessions):
+    held = JobFactory(running=True)
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert at_once(sessions, renew_one, held).renewed == set()
+
+
+# endings
+
+
+def only_the_ended_job_is_settled(kind):
+    def scenario(sessions):
+        job = JobFactory(running=True)
+        neighbour = JobFactory(running=True, fence=job.fence)
+        with untouched(neighbour):
+            end(sessions.main, ending(kind, job))
+
+    scenario.__name__ = f"only_the_ended_job_is_settled_{kind}"
+    return scenario
+
+
+def not_settled_under_another_fence(kind):
+    def scenario(sessions):
+        job = JobFactory(running=True)
+        with untouched(job):
+            assert end(sessions.main, ending(kind, job, fence=job.fence - 1)).written == {}
+
+    scenario.__name__ = f"not_settled_under_another_fence_{kind}"
+    return scenario
+
+
+def not_settled_by_another_worker(kind):
+    def scenario(sessions):
+        job = JobFactory(running=True)
+        with untouched(job):
+            assert end(sessions.main, ending(kind, job), worker_id=OTHER_WORKER).written == {}
+
+    scenario.__name__ = f"not_settled_by_another_worker_{kind}"
+    return scenario
+
+
+def ending_passes_over_a_lock(kind):
+    def scenario(sessions):
+        held, free = JobFactory(running=True), JobFactory(running=True)
+        with sessions.other.transaction():
+            lock(sessions.other, held)
+            settled = at_once(sessions, end, ending(kind, held), ending(kind, free))
+            assert list(settled.written) == [free.id]
+
+    scenario.__name__ = f"ending_passes_over_a_lock_{kind}"
+    return scenario
+
+
+# takeover
+
+
+def verdict_on(job, **changes):
+    verdict = {
+        "id": job.id,
+        "fence": job.fence,
+        "stage": job.stage,
+        "target": "retrying",
+        "delay": 0.0,
+        "message": "lost",
+        **changes,
+    }
+    names = {"delay": "delay_seconds"}
+    return {names.get(name, f"{name}s"): [value] for name, value in verdict.items()}
+
+
+def not_taken(shape, **changes):
+    def scenario(sessions):
+        job = JobFactory(**shape)
+        with untouched(job):
+            sessions.main.execute(load("take_over"), verdict_on(job, **changes))
+
+    scenario.__name__ = "not_taken_" + "_".join([*shape, *changes])
+    return scenario
+
+
+def only_the_judged_job_is_taken(sessions):
+    job = JobFactory(expired=True)
+    neighbour = JobFactory(expired=True, fence=job.fence)
+    with untouched(neighbour):
+        sessions.main.execute(load("take_over"), verdict_on(job))
+
+
+def not_locked_for_a_takeover(**shape):
+    def scenario(sessions):
+        job = JobFactory(**shape)
+        assert sessions.main.execute(load("lock_expired"), {"ids": [job.id], "limit": 9}).fetchall() == []
+
+    scenario.__name__ = "not_locked_for_a_takeover_" + "_".join(shape or ["pending"])
+    return scenario
+
+
+def takeover_passes_over_a_lock(sessions):
+    held, free = JobFactory(expired=True), JobFactory(expired=True)
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert [taken.job.id for taken in at_once(sessions, take_over_expired)] == [free.id]
+
+
+def takeover_decides_by_what_the_owner_committed(sessions):
+    """Its owner, late, holds the lock with a recorded result uncommitted; the takeover starts; the owner commits."""
+    job = JobFactory(expired=True, recovery=Recovery.MANUAL, **UNKNOWN_EFFECT)
+    with sessions.other.transaction():
+        sessions.other.execute(
+            "UPDATE pgqueue_job SET stage = 'result_known', unknown_effects = 0 WHERE id = %s", [job.id]
+        )
+        future = sessions.in_background(take_over_expired, sessions.main)
+        sessions.ends_or_waits(future)
+    future.result()
+    assert fresh(job).state != State.UNKNOWN, "decided by what was read before the lock"
+
+
+# operators
+
+
+def change(verb, row, **changes):
+    id = row.name if hasattr(row, "name") else row.pk
+    params = {"id": id, "version_seen": row.version, "actor_name": "ada", "reason": "why", "for_seconds": None}
+    if verb == "break_lease":
+        params |= {"target": "retrying", "message": "m", "fence": row.fence, "stage": row.stage, "worker_id": WORKER}
+    return operating.change("default", verb, {**params, **changes})
+
+
+def refused(verb, make, shape, **changes):
+    def scenario(sessions):
+        row = make(**shape)
+        with by_the_guard(), untouched(row):
+            change(verb, row, **changes)
+
+    scenario.__name__ = f"refused_{verb}_" + "_".join([*shape, *changes])
+    return scenario
+
+
+def only_the_target_changes(verb, make, shape):
+    def scenario(sessions):
+        target = make(**shape)
+        neighbour = make(**{**shape, **({"fence": target.fence} if verb == "break_lease" else {})})
+        with untouched(neighbour):
+            change(verb, target)
+
+    scenario.__name__ = f"only_the_target_changes_{verb}"
+    return scenario
+
+
+def in_a_thread(verb, row, **changes):
+    target_id = row.name if hasattr(row, "name") else row.pk
+    try:
+        return act(verb, target_id, **{"version_seen": row.version, "actor": ADA, "reason": "why", **changes})
+    finally:
+        connection.close()
+
+
+def verb_decides_under_the_lock(verb, make, shape, table):
+    def scenario(sessions):
+        """Session 1 holds the lock, session 2's verb starts, session 1 writes a new version and commits."""
+        row = make(**shape)
+        with sessions.other.transaction():
+            sessions.other.execute(f"SELECT FROM {table} FOR NO KEY UPDATE")
+            future = sessions.in_background(in_a_thread, verb, row)
+            sessions.wait_until_blocking(sessions.other)
+            sessions.other.execute(f"UPDATE {table} SET version = version + 1")
+        answer = future.result()
+        assert (answer.outcome, answer.version_found) == (Outcome.CHANGED, row.version + 1)
+
+    scenario.__name__ = f"verb_decides_under_the_lock_{verb}"
+    return scenario
+
+
+def break_lease_decides_by_what_the_owner_committed(sessions):
+    job = JobFactory(running=True, recovery=Recovery.MANUAL, **UNKNOWN_EFFECT)
+    with sessions.other.transaction():
+        sessions.other.execute(
+            "UPDATE pgqueue_job SET stage = 'result_known', unknown_effects = 0 WHERE id = %s", [job.id]
+        )
+        future = sessions.in_background(in_a_thread, "break_lease", job)
+        sessions.wait_until_blocking(sessions.other)
+    assert future.result().state_after == State.RETRYING, "decided by what was read before the lock"
+
+
+def second_of_two_equal_requests_is_a_replay(sessions):
+    """The first holds the row with its action uncommitted; the second starts, waits, and must find it."""
+    job = JobFactory()
+    audit = {
+        **dict.fromkeys(AuditRow.__slots__),
+        **{"verb": "hold", "target_kind": "job", "target_id": str(job.id), "outcome": "applied", "actor_name": "ada"},
+        **{"reason": "why", "ticket": "", "idempotency_key": "once", "params": "{}", "facts": "{}"},
+        **{"version_seen": 1, "version_found": 1, "version_after": 2},
+    }
+    with sessions.other.transaction():
+        lock(sessions.other, job)
+        sessions.other.execute(load("hold"), {"id": job.id, "version_seen": 1})
+        sessions.other.execute(load("audit"), audit)
+        future = sessions.in_background(in_a_thread, "hold", job, idempotency_key="once")
+        sessions.wait_until_blocking(sessions.other)
+    assert future.result().outcome == Outcome.REPLAYED
+    assert OperatorAction.objects.filter(outcome="applied").count() == 1
+
+
+def key_is_applied_once(sessions):
+    row = AuditRow(
+        **{
+            **dict.fromkeys(AuditRow.__slots__),
+            **{"verb": "hold", "target_kind": "job", "target_id": "1", "outcome": "applied", "actor_name": "ada"},
+            **{"reason": "why", "ticket": "", "idempotency_key": "once", "params": {}, "facts": {}},
+        }
+    )
+    operating.audit("default", row)
+    try:
+        with transaction.atomic():
+            operating.audit("default", row)
+    except DatabaseError:
+        return
+    raise AssertionError("one key was applied twice")
+
+
+def key_is_spent_once(sessions):
+    new = NewJob(
+        queue="default",
+        task=TASK,
+        args=None,
+        kwargs=None,
+        priority=0,
+        lane=Lane.PLAIN,
+        max_attempts=8,
+        recovery="undeclared",
+    )
+    insert_once("default", new, operation_key="k", digest="d")
+    assert isinstance(insert_once("default", new, operation_key="k", digest="d"), Spent)
+
+
+KINDS = tuple(str(kind) for kind in EndingKind)

@@ -1,0 +1,357 @@
+"""Every guard of every statement, how to cut it out, and the scenario that notices."""
+
+from __future__ import annotations
+
+from pgqueue.states import Lane, Recovery
+from tests.factories import JobFactory, QueueFactory, from_now
+from tests.mutants import scenarios as s
+from tests.mutants.mutating import Mutant
+
+WAITS = (("SKIP LOCKED", ""),)
+NOT_PAUSED = "WHERE paused.name = named.queue"
+TERMINAL_UNKNOWN = {"unknown_effects": 1, "recovery": Recovery.IDEMPOTENT}
+BUSY = "busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key"
+BUSY_OR_NOT = "(job.queue, job.shard_key) NOT IN (SELECT busy.queue, busy.shard_key FROM busy)"
+RECOVERED = "recovered.state IN ('pending', 'retrying') AND recovered.lane = 2"
+
+
+def cut(text, instead=""):
+    return ((text, instead),)
+
+
+CLAIM = [
+    Mutant(
+        "claim",
+        "the row is still waiting",
+        cut(
+            "WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = level.queue",
+            "WHERE job.lane = 0 AND job.queue = level.queue",
+        ),
+        s.left_by_the_claim(unknown=True, lease_losses=0, lane=Lane.PLAIN, unknown_effects=0),
+    ),
+    Mutant(
+        "claim",
+        "of this lane",
+        cut("AND job.lane = 0 AND job.queue = level.queue", "AND job.queue = level.queue"),
+        s.left_by_the_claim(tenanted=True),
+    ),
+    Mutant("claim", "and queue", cut("AND job.queue = level.queue"), s.left_by_the_claim(queue="excluded")),
+    Mutant("claim", "due", cut("AND job.run_at <= statement_timestamp()"), s.left_by_the_claim(future=True)),
+    Mutant(
+        "claim",
+        "of a task this worker knows",
+        cut("AND job.task = ANY (%(tasks)s::text[])"),
+        s.left_by_the_claim(task="tests.testapp.tasks.gone"),
+    ),
+    Mutant("claim", "nobody holds its lock", WAITS, s.claim_passes_over_a_lock),
+    Mutant("claim", "its queue is not paused", cut(NOT_PAUSED, "WHERE false"), s.left_by_the_claim(queue="frozen")),
+    Mutant(
+        "claim_picked",
+        "the row is still waiting",
+        cut("AND job.state IN ('pending', 'retrying') AND job.run_at", "AND job.run_at"),
+        s.left_by_the_second_half(unknown=True, unknown_effects=0),
+    ),
+    Mutant(
+        "claim_picked",
+        "and due",
+        cut("AND job.run_at <= statement_timestamp()"),
+        s.left_by_the_second_half(tenanted=True, future=True),
+    ),
+    Mutant("claim_picked", "nobody holds its lock", WAITS, s.second_half_passes_over_a_lock),
+    Mutant("claim_picked", "no job of its shard key is running", cut(BUSY, "false"), s.second_half_leaves_a_busy_key),
+    Mutant(
+        "claim_picked",
+        "all read under this statement's own snapshot, taken after the key locks were held",
+        cut(BUSY, "false"),
+        s.second_half_sees_a_job_started_after_the_pick,
+    ),
+    Mutant(
+        "claim_picked",
+        "no older one waits that has lost its lease",
+        cut(RECOVERED, "false"),
+        s.recovered_job_goes_first_in_its_key,
+    ),
+    Mutant(
+        "claim_picked",
+        "its queue is not paused",
+        cut("WHERE paused.name = job.queue", "WHERE false"),
+        s.left_by_the_second_half(tenanted=True, queue="frozen"),
+    ),
+    Mutant(
+        "pick_laned",
+        "at most one row per (queue, shard_key)",
+        cut("COALESCE(candidates.shard_key, candidates.id::text)", "candidates.id::text"),
+        s.pick_takes_one_of_a_key,
+    ),
+    Mutant("pick_laned", "none while a job of the key runs", cut(BUSY_OR_NOT, "true"), s.pick_looks_past_a_busy_key),
+    Mutant(
+        "pick_laned",
+        "or an older one waits that has lost its lease",
+        cut("job.lane = 2 AND job.shard_key IS NOT NULL", "false"),
+        s.pick_looks_past_a_key_with_a_recovered_job,
+    ),
+    Mutant(
+        "pick_laned",
+        "and only with the key's transaction lock",
+        cut("pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))", "true"),
+        s.pick_needs_the_lock_of_the_key,
+    ),
+    Mutant(
+        "pick_laned",
+        "which is tried and never waited for",
+        cut(
+            "pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))",
+            "pg_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))::text = ''",
+        ),
+        s.pick_needs_the_lock_of_the_key,
+    ),
+]
+
+RENEW = [
+    Mutant("renew", "id", cut("WHERE job.id = lease.id AND", "WHERE"), s.only_the_asked_job_is_renewed),
+    Mutant("renew", "fence", cut("AND job.fence = lease.fence"), s.not_renewed_under_another_fence),
+    Mutant("renew", "worker_id", cut("AND job.worker_id = %(worker_id)s::bigint"), s.not_renewed(worker_id=202)),
+    Mutant(
+        "renew",
+        "the lease has not expired",
+        cut("AND job.lease_until > statement_timestamp()"),
+        s.not_renewed(lease_until=from_now(-1)),
+    ),
+    Mutant("renew", "nobody holds the row's lock", WAITS, s.renewal_passes_over_a_lock),
+]
+
+ENDINGS = [
+    mutant
+    for kind in s.KINDS
+    for mutant in (
+        Mutant(kind, "id", cut("WHERE job.id = ending.id AND", "WHERE"), s.only_the_ended_job_is_settled(kind)),
+        Mutant(kind, "fence", cut("AND job.fence = ending.fence"), s.not_settled_under_another_fence(kind)),
+        Mutant(
+            kind,
+            "worker_id",
+            cut("AND job.worker_id = %(worker_id)s::bigint"),
+            s.not_settled_by_another_worker(kind),
+        ),
+        Mutant(kind, "", WAITS, s.ending_passes_over_a_lock(kind)),
+    )
+]
+
+SEEN = (
+    ("job.stage, job.unknown_effects", "seen.stage, seen.unknown_effects"),
+    ("FROM pgqueue_job AS job", "FROM pgqueue_job AS job JOIN pgqueue_job AS seen ON seen.id = job.id"),
+)
+"""The wrong way to lock: decide from a second look at the row, which one snapshot answers from before the lock."""
+
+TAKEOVER = [
+    Mutant("take_over", "id", cut("WHERE job.id = verdict.id AND", "WHERE"), s.only_the_judged_job_is_taken),
+    Mutant("take_over", "fence", cut("AND job.fence = verdict.fence"), s.not_taken({"expired": True}, fence=0)),
+    Mutant(
+        "take_over",
+        "and stage as locked",
+        cut("AND job.stage = verdict.stage"),
+        s.not_taken({"expired": True}, stage="confirmed"),
+    ),
+    Mutant(
+        "take_over",
+        "the lease is expired",
+        cut("AND job.lease_until <= statement_timestamp()"),
+        s.not_taken({"running": True}),
+    ),
+    Mutant(
+        "lock_expired",
+        "still running",
+        cut("WHERE job.state = 'running' AND job.lease_until <= statement_timestamp() AND", "WHERE"),
+        s.not_locked_for_a_takeover(succeeded=True),
+    ),
+    Mutant(
+        "lock_expired",
+        "and still expired when the lock is held",
+        cut("AND job.lease_until <= statement_timestamp()"),
+        s.not_locked_for_a_takeover(running=True),
+    ),
+    Mutant("lock_expired", "nobody else holds it", WAITS, s.takeover_passes_over_a_lock),
+    Mutant(
+        "lock_expired",
+        "",
+        (*SEEN, ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE OF job")),
+        s.takeover_decides_by_what_the_owner_committed,
+        {"take_over": cut("AND job.stage = verdict.stage")},
+    ),
+]
+
+JOB_SHAPES = {
+    "hold": {},
+    "unhold": {"paused": True},
+    "cancel": {},
+    "give_up": {},
+    "requeue": {"dead": True},
+    "ask_to_stop": {"running": True},
+    "break_lease": {"running": True},
+}
+QUEUE_SHAPES = {"pause_queue": {}, "resume_queue": {"paused": True}}
+OTHER_STATES = {
+    "hold": {"unknown": True, "unknown_effects": 0},
+    "unhold": {"retrying": True},
+    "cancel": {"unknown": True, "unknown_effects": 0},
+    "give_up": {"cancelled": True},
+    "requeue": {"retrying": True},
+    "ask_to_stop": {},
+    "break_lease": {"unknown": True, "recovery": Recovery.IDEMPOTENT},
+}
+STATE_GUARDS = {
+    "hold": (
+        ("AND (SELECT job.state) IN ('pending', 'retrying')", ""),
+        ("held_from = job.state", "held_from = 'pending'"),
+    ),
+    "unhold": (
+        ("AND job.state = 'paused'", ""),
+        ("state = job.held_from", "state = COALESCE(job.held_from, 'pending')"),
+    ),
+    "cancel": cut("AND job.state IN ('pending', 'retrying', 'paused')"),
+    "give_up": cut("AND job.state IN ('pending', 'retrying', 'unknown')"),
+    "requeue": cut("AND job.state IN ('dead', 'cancelled')"),
+    "ask_to_stop": cut("AND (SELECT job.state) = 'running'"),
+    "break_lease": cut("AND (SELECT job.state) = 'running'"),
+}
+
+JOB_VERBS = [
+    mutant
+    for verb, shape in JOB_SHAPES.items()
+    for mutant in (
+        Mutant(verb, "id", cut("job.id = %(id)s::bigint AND"), s.only_the_target_changes(verb, JobFactory, shape)),
+        Mutant(
+            verb,
+            "version seen",
+            cut("AND job.version = %(version_seen)s::bigint"),
+            s.refused(verb, JobFactory, shape, version_seen=99),
+        ),
+        Mutant(verb, "state", STATE_GUARDS[verb], s.refused(verb, JobFactory, OTHER_STATES[verb])),
+        Mutant(
+            "lock_job",
+            f"{verb}: under the row's lock",
+            cut("FOR NO KEY UPDATE"),
+            s.verb_decides_under_the_lock(verb, JobFactory, shape, "pgqueue_job"),
+        ),
+    )
+]
+
+QUEUE_VERBS = [
+    mutant
+    for verb, shape in QUEUE_SHAPES.items()
+    for mutant in (
+        Mutant(
+            verb,
+            "name",
+            cut("queue.name = %(id)s::text AND"),
+            s.only_the_target_changes(verb, QueueFactory, shape),
+        ),
+        Mutant(
+            verb,
+            "version seen",
+            cut("AND queue.version = %(version_seen)s::bigint"),
+            s.refused(verb, QueueFactory, shape, version_seen=99),
+        ),
+        Mutant(
+            "lock_queue",
+            f"{verb}: under the row's lock",
+            cut("FOR NO KEY UPDATE"),
+            s.verb_decides_under_the_lock(verb, QueueFactory, shape, "pgqueue_queue"),
+        ),
+    )
+]
+
+FURTHER_GUARDS = [
+    Mutant(
+        verb,
+        "no effect with an unknown outcome",
+        cut("AND job.unknown_effects = 0"),
+        s.refused(verb, JobFactory, {"retrying": True, **TERMINAL_UNKNOWN}),
+    )
+    for verb in ("cancel", "give_up")
+] + [
+    Mutant(
+        "requeue",
+        "one more attempt fits its column",
+        cut("AND job.attempts < 32767"),
+        s.refused("requeue", JobFactory, {"dead": True, "attempts": 32767, "max_attempts": 32767}),
+    ),
+    Mutant(
+        "ask_to_stop",
+        "not asked before",
+        cut("AND job.stop_requested_at IS NULL"),
+        s.refused("ask_to_stop", JobFactory, {"stop_requested": True}),
+    ),
+    Mutant(
+        "break_lease",
+        "fence",
+        cut("AND job.fence = %(fence)s::bigint"),
+        s.refused("break_lease", JobFactory, {"running": True}, fence=0),
+    ),
+    Mutant(
+        "break_lease",
+        "and stage as locked",
+        cut("AND job.stage = %(stage)s::text"),
+        s.refused("break_lease", JobFactory, {"running": True}, stage="confirmed"),
+    ),
+    Mutant(
+        "lock_job",
+        "",
+        (*SEEN, ("FOR NO KEY UPDATE", "FOR NO KEY UPDATE OF job")),
+        s.break_lease_decides_by_what_the_owner_committed,
+        {"break_lease": cut("AND job.stage = %(stage)s::text")},
+    ),
+    Mutant(
+        "pause_queue",
+        "not paused",
+        cut("AND (queue.paused_at IS NULL OR queue.paused_until <= statement_timestamp())"),
+        s.refused("pause_queue", QueueFactory, {"paused": True}),
+    ),
+    Mutant(
+        "resume_queue",
+        "paused",
+        cut("AND queue.paused_at IS NOT NULL"),
+        s.refused("resume_queue", QueueFactory, {}),
+    ),
+    Mutant(
+        "resume_queue",
+        "and the pause has not ended by itself",
+        cut("AND (queue.paused_until IS NULL OR queue.paused_until > statement_timestamp())"),
+        s.refused("resume_queue", QueueFactory, {"lapsed": True}),
+    ),
+    Mutant(
+        "audit",
+        "an idempotency key is applied once (unique index)",
+        cut("%(idempotency_key)s::text, %(params)s", "NULL, %(params)s"),
+        s.key_is_applied_once,
+    ),
+    Mutant(
+        "enqueue_once",
+        "(task, key) is unique in pgqueue_operationkey",
+        cut("%(operation_key)s::text, %(digest)s::text", "%(operation_key)s::text || random(), %(digest)s::text"),
+        s.key_is_spent_once,
+    ),
+    Mutant(
+        "find_replay",
+        "",
+        cut("action.outcome = 'applied'", "action.outcome = 'applied' AND false"),
+        s.second_of_two_equal_requests_is_a_replay,
+    ),
+]
+
+MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *JOB_VERBS, *QUEUE_VERBS, *FURTHER_GUARDS]
+RACING = {
+    s.claim_passes_over_a_lock,
+    s.second_half_passes_over_a_lock,
+    s.second_half_sees_a_job_started_after_the_pick,
+    s.pick_needs_the_lock_of_the_key,
+    s.renewal_passes_over_a_lock,
+    s.takeover_passes_over_a_lock,
+    s.takeover_decides_by_what_the_owner_committed,
+    s.break_lease_decides_by_what_the_owner_committed,
+    s.second_of_two_equal_requests_is_a_replay,
+}
+
+
+def needs_two_sessions(mutant):
+    name = mutant.scenario.__name__
+    return mutant.scenario in RACING or name.startswith(("ending_passes_over_a_lock", "verb_decides_under_the_lock"))

@@ -1,0 +1,86 @@
+"""Each statement with parameters as a worker or an operator sends them, on the rows of `filling`."""
+
+from pgqueue.protocol.claiming import Claimant
+from tests.plans.filling import BATCH, TASK, WORKER, explain, undone
+
+CLAIMANT = Claimant(worker_id=WORKER, tasks=(TASK,), lease_seconds=60.0).params()
+NONE_REFUSED = {"refused_ids": [], "refused_keys": []}
+FAILED = ("failure_classes", "error_classes", "messages", "tracebacks")
+
+
+def ids_of(connection, condition, limit=BATCH):
+    query = f"SELECT id, fence FROM pgqueue_job WHERE {condition} ORDER BY id LIMIT {limit}"
+    rows = connection.execute(query).fetchall()
+    return [id for id, _ in rows], [fence for _, fence in rows]
+
+
+def statements(connection):
+    """Return each statement with its parameters, and whether the worker sends it in a guarded transaction."""
+    ids, fences = ids_of(connection, f"state = 'running' AND worker_id = {WORKER} AND lease_until > now()")
+    lost_ids, lost_fences = ids_of(connection, "state = 'running' AND lease_until <= now()")
+    laned, _ = ids_of(connection, "lane = 1 AND state = 'pending'")
+    held = {"ids": ids, "fences": fences, "worker_id": WORKER}
+    count = len(ids)
+    failed = {**held, "run_seconds": [1.0] * count, **{name: ["x"] * count for name in FAILED}}
+    verdicts = {
+        "ids": lost_ids,
+        "fences": lost_fences,
+        "stages": ["not_called"] * len(lost_ids),
+        "targets": ["retrying"] * len(lost_ids),
+        "delay_seconds": [0.0] * len(lost_ids),
+        "messages": ["lost"] * len(lost_ids),
+    }
+    return {
+        "claim": ({**CLAIMANT, "limit": BATCH}, True),
+        "claim of named queues": ({**CLAIMANT, "limit": BATCH, "queues": ["q1", "q2"]}, True),
+        "pick_laned": ({**CLAIMANT, **NONE_REFUSED, "limit": BATCH, "lane": 1}, True),
+        "pick_laned of lane 2": ({**CLAIMANT, **NONE_REFUSED, "limit": 1, "lane": 2}, True),
+        "claim_picked": ({**CLAIMANT, "ids": laned}, True),
+        "renew": ({**held, "lease_seconds": 60.0}, True),
+        "complete": ({**held, "run_seconds": [1.0] * count, "results": ["1"] * count}, True),
+        "retry": ({**failed, "delay_seconds": [1.0] * count}, True),
+        "bury": (failed, True),
+        "release": (held, True),
+        "lock_expired": ({"ids": None, "limit": BATCH}, True),
+        "lock_expired by id": ({"ids": lost_ids, "limit": BATCH}, True),
+        "take_over": (verdicts, True),
+        "look": (CLAIMANT, False),
+        "list_expired": ({"limit": BATCH}, False),
+        "find_held": (held, False),
+        "find_own_endings": (held, False),
+        "find_unheard": ({"worker_id": WORKER, "held_ids": ids}, False),
+        "lock_job": ({"id": ids[0]}, False),
+        "ask_to_stop": ({"id": ids[0], "version_seen": 2}, False),
+        "hold": ({"id": laned[0], "version_seen": 2}, False),
+        "cancel": ({"id": laned[0], "version_seen": 2}, False),
+        "give_up": ({"id": laned[0], "version_seen": 2}, False),
+        "break_lease": (
+            {
+                "id": ids[0],
+                "fence": fences[0],
+                "version_seen": 2,
+                "stage": "not_called",
+                "target": "retrying",
+                "message": "m",
+                "worker_id": WORKER,
+            },
+            False,
+        ),
+        "read_job": ({"id": ids[0]}, False),
+    }
+
+
+def measure(connection, name):
+    """Explain one statement, as it is sent."""
+    params, guarded = statements(connection)[name]
+    with undone(connection, guarded=guarded):
+        return explain(connection, name, params)
+
+
+def measure_all(connection, *, always_guarded=False):
+    """Explain every statement."""
+    plans = {}
+    for name, (params, guarded) in statements(connection).items():
+        with undone(connection, guarded=guarded or always_guarded):
+            plans[name] = explain(connection, name.split()[0], params)
+    return plans

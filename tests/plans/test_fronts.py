@@ -1,0 +1,48 @@
+"""A hundred thousand rows in front of all others, that nobody may claim, cost a claim at most twice its time."""
+
+import pytest
+
+from tests.plans.filling import ADD_IN_FRONT, ADD_LIVE, GONE, IN_FRONT, LIVE, TASK, schema
+from tests.plans.statements import measure
+
+pytestmark = pytest.mark.django_db
+
+FRONTS = {
+    "due next week": ("claim", {"due_in": "7 days", "lane": 0, "queue": "q1", "task": TASK, "shard_key": None}),
+    "in a paused queue": ("claim", {"due_in": "-1 s", "lane": 0, "queue": "frozen", "task": TASK, "shard_key": None}),
+    "of a task unknown here": ("claim", {"due_in": "-1 s", "lane": 0, "queue": "q1", "task": GONE, "shard_key": None}),
+    "of a busy key": ("pick_laned", {"due_in": "-1 s", "lane": 1, "queue": "q1", "task": TASK, "shard_key": "busy"}),
+}
+
+
+@pytest.fixture(scope="module")
+def live(django_db_setup, django_db_blocker):
+    with django_db_blocker.unblock(), schema() as connection:
+        connection.execute(ADD_LIVE, {"count": LIVE, "task": TASK})
+        connection.execute(
+            "INSERT INTO pgqueue_queue (name, version, created_at, paused_at) VALUES ('frozen', 1, now(), now())"
+        )
+        connection.execute(
+            "UPDATE pgqueue_job SET shard_key = 'busy', lane = 1, queue = 'q1' WHERE id ="
+            " (SELECT id FROM pgqueue_job WHERE state = 'running' AND lease_until > now() LIMIT 1)"
+        )
+        connection.execute("ANALYZE")
+        yield connection
+
+
+NOT_YET = pytest.mark.xfail(
+    strict=True, reason="the rows in front are read one by one: they need an index of their own"
+)
+OPEN = {"of a task unknown here", "of a busy key"}
+
+
+@pytest.mark.parametrize("front", [pytest.param(front, marks=NOT_YET if front in OPEN else ()) for front in FRONTS])
+def test_rows_in_front_that_nobody_may_claim_cost_at_most_twice(live, front):
+    """By rows read and blocks touched, which no busy machine changes; by statistics that do not know them yet."""
+    name, params = FRONTS[front]
+    without = measure(live, name)
+    with live.transaction(force_rollback=True):
+        live.execute(ADD_IN_FRONT, {**params, "count": IN_FRONT})
+        behind = measure(live, name)
+    assert behind.rows_read() <= 2 * without.rows_read(), behind.text
+    assert behind.blocks <= 2 * without.blocks + 100, behind.text
