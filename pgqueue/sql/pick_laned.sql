@@ -5,7 +5,7 @@
 -- Busy keys and recovered jobs are read once and hashed: looked up row by row, 100,000 jobs of a busy key in front
 -- cost a claim five times as much.
 -- Keys that an earlier round of the same claim was refused are left out, so that they do not stand in the way.
--- Returns: id and key of the heads looked at, and whether the key's lock was got; nothing else is locked.
+-- Returns: id, queue and key of the heads looked at, and whether the key's lock was got; nothing else is locked.
 WITH RECURSIVE waiting (queue) AS (
     (
         SELECT min(job.queue)
@@ -85,7 +85,7 @@ candidates AS MATERIALIZED (
             AND job.id <> ALL (%(refused_ids)s::bigint[])
             AND (
                 job.shard_key IS NULL
-                OR job.shard_key <> ALL (%(refused_keys)s::text[])
+                OR job.queue || chr(31) || job.shard_key <> ALL (%(refused_keys)s::text[])
             )
             AND (
                 job.shard_key IS NULL
@@ -124,7 +124,7 @@ chosen AS MATERIALIZED (
 )
 SELECT
     chosen.id,
-    chosen.shard_key,
+    chosen.queue || chr(31) || chosen.shard_key AS queue_and_key,
     chosen.shard_key IS NULL
         OR pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0)) AS got
 FROM chosen

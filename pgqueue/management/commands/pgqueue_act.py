@@ -6,7 +6,7 @@ import argparse
 import getpass
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...exceptions import PGQueueError
 from ...operations import LONGEST_PAUSE_SECONDS, VERBS, Action, Actor, act
@@ -21,7 +21,11 @@ class Command(BaseCommand):
 
     help = "Act on a job or a queue. Exit status 0: applied, or applied before; 3: nothing was done."
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """Let `--version` be the target's: every command has one of Django's own, and two are an error."""
+        return super().create_parser(prog_name, subcommand, conflict_handler="resolve", **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("verb", choices=sorted(VERBS))
         parser.add_argument("target", help="A job's id, or a queue's name.")

@@ -1,0 +1,152 @@
+"""`manage.py pgqueue_act`: exit statuses and texts."""
+
+from __future__ import annotations
+
+import getpass
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command, execute_from_command_line
+
+from pgqueue.management.commands.pgqueue_act import NOT_DONE
+from pgqueue.models import Job, OperatorAction, Queue
+from pgqueue.states import State
+from tests.factories import JobFactory, QueueFactory
+from tests.races.rows import snapshot
+
+pytestmark = pytest.mark.django_db
+
+
+def run(verb: str, target: object, *options: str, version: object = 1, reason: str = "a test") -> str:
+    """Run the command and return what it wrote."""
+    out = StringIO()
+    call_command("pgqueue_act", verb, str(target), f"--version={version}", f"--reason={reason}", *options, stdout=out)
+    return out.getvalue()
+
+
+def refused(verb: str, target: object, *options: str, **given: Any) -> CommandError:
+    """Run the command, which must refuse, and return its error."""
+    with pytest.raises(CommandError) as caught:
+        run(verb, target, *options, **given)
+    return caught.value
+
+
+def test_an_applied_verb_is_told_with_what_was_found_and_left() -> None:
+    job = JobFactory()
+    told = run("hold", job.id, "--ticket", "OPS-1", "--actor", "ada")
+    row = OperatorAction.objects.get()
+    assert told == f"outcome=applied audit={row.id} found=pending version=1 now=paused version=2\n"
+    assert Job.objects.get().state == State.PAUSED
+    assert (row.actor_id, row.actor_name, row.reason, row.ticket) == (None, "ada", "a test", "OPS-1")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_shell_gets_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["manage.py", "pgqueue_act", "hold", str(JobFactory().id), "--version", "1", "--reason", "a test"]
+    execute_from_command_line(line)
+    with pytest.raises(SystemExit) as caught:
+        execute_from_command_line(line)
+    assert caught.value.code == NOT_DONE
+    written = capsys.readouterr()
+    assert [told.split()[0] for told in written.out.splitlines()] == ["outcome=applied", "outcome=changed"]
+    assert "Nothing was done." in written.err
+
+
+def test_the_actor_is_the_system_user_by_default() -> None:
+    run("hold", JobFactory().id)
+    assert OperatorAction.objects.get().actor_name == getpass.getuser()
+
+
+def test_a_user_without_a_name_must_say_who_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    job = JobFactory()
+    assert "--actor" in str(refused("hold", job.id))
+    assert run("hold", job.id, "--actor=ada").startswith("outcome=applied")
+
+
+@pytest.mark.parametrize(
+    ("traits", "version", "told"),
+    [
+        ({}, 2, "outcome=changed"),
+        ({"running": True}, 2, "outcome=refused_running"),
+        ({"unknown": True}, 3, "outcome=refused_unknown"),
+        ({"succeeded": True}, 3, "outcome=refused_state"),
+    ],
+)
+def test_a_refusal_exits_with_its_own_status_and_says_what_was_found(
+    traits: dict[str, Any], version: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = JobFactory(**traits)
+    before = snapshot()
+    with pytest.raises(CommandError, match="Nothing was done") as caught:
+        call_command("pgqueue_act", "hold", str(job.id), f"--version={version}", "--reason=a test")
+    assert caught.value.returncode == NOT_DONE == 3
+    row = OperatorAction.objects.get()
+    assert capsys.readouterr().out == f"{told} audit={row.id} found={job.state} version={job.version}\n"
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize("id", ["1", "99999999999", "99999999999999999999"])
+def test_a_job_that_does_not_exist_is_gone(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused("hold", id).returncode == NOT_DONE
+    assert OperatorAction.objects.get().outcome == "gone"
+
+
+@pytest.mark.parametrize("id", ["abc", "1.5", "", "9" * 5_000])
+def test_a_target_that_is_no_number_is_an_error(id: str) -> None:
+    error = refused("hold", id)
+    assert "does not exist" in str(error)
+    assert error.returncode == 1
+    assert not OperatorAction.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["fly", "1", "--version=1", "--reason=x"], "invalid choice"),
+        (["hold", "1", "--reason=x"], "--version"),
+        (["hold", "1", "--version=1"], "--reason"),
+        (["hold", "1", "--version=one", "--reason=x"], "invalid int value"),
+        (["hold", "1", "--version=1", "--reason=  "], "needs a reason"),
+        (["pause_queue", "mail", "--version=0", "--reason=x", "--for-seconds=-5"], "greater than zero"),
+        (["pause_queue", "mail", "--version=0", "--reason=x", "--for-seconds=nan"], "greater than zero"),
+        (["pause_queue", "mail", "--version=0", "--reason=x", "--for-seconds=soon"], "invalid"),
+    ],
+)
+def test_bad_input_is_an_error_and_nothing_is_done_or_recorded(options: list[str], told: str) -> None:
+    with pytest.raises(CommandError, match=told) as caught:
+        call_command("pgqueue_act", *options)
+    assert caught.value.returncode == 1
+    assert not Queue.objects.exists()
+    assert not OperatorAction.objects.exists()
+
+
+def test_the_same_key_is_told_to_be_replayed_and_exits_well() -> None:
+    job = JobFactory()
+    run("hold", job.id, "--key=k")
+    told = run("hold", job.id, "--key=k")
+    applied, replayed = OperatorAction.objects.order_by("id")
+    assert told.startswith(f"outcome=replayed audit={replayed.id} found=paused version=2 applied_at=")
+    assert f"{applied.created_at:%Y-%m-%dT%H:%M:%S}" in told
+    assert Job.objects.get().version == 2
+
+
+def test_a_key_of_another_request_is_an_error() -> None:
+    run("hold", JobFactory().id, "--key=k")
+    error = refused("hold", JobFactory().id, "--key=k")
+    assert (error.returncode, "use a new key" in str(error)) == (1, True)
+
+
+def test_a_queue_is_paused_for_a_time_and_resumed() -> None:
+    assert "now=paused version=1" in run("pause_queue", "mail", "--for-seconds=60.5", version=0)
+    assert Queue.objects.get().paused_until is not None
+    assert "found=paused version=1 now=active version=2" in run("resume_queue", "mail")
+
+
+def test_a_queue_may_be_called_by_a_number() -> None:
+    QueueFactory(name="12")
+    assert "outcome=applied" in run("pause_queue", "12")
