@@ -39,7 +39,11 @@ OFFERED = (Recovery.UNDECLARED, Recovery.IDEMPOTENT, Recovery.MANUAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PGQueueTask(Task, Generic[P, T]):
-    """A Django Task with this queue's options; they all have defaults, so plain Tasks run too."""
+    """A Django Task with this queue's options; they all have defaults, so plain Tasks run too.
+
+    Django's own decorator makes these where `TASKS` names this backend, and they go wherever `TASKS` says by then:
+    a test may send them to Django's dummy. `pgqueue.task` makes an `OwnTask`.
+    """
 
     func: Callable[P, T]
     priority: int = 0
@@ -91,6 +95,12 @@ class PGQueueTask(Task, Generic[P, T]):
         """Return this task with arguments, for `enqueue_many`."""
         return Call(self, args, kwargs)
 
+
+class OwnTask(PGQueueTask[P, T]):
+    """One that always goes to this queue."""
+
+    __slots__ = ()
+
     def get_backend(self) -> BaseTaskBackend:
         """Return this queue's backend, also where `TASKS` names another one or none."""
         try:
@@ -122,7 +132,8 @@ class PGQueueBackend(BaseTaskBackend):
         if isinstance(inserted, Spent):
             return self._spent(task, inserted, args, kwargs)
         result = enqueued(task, inserted.id, inserted.created_at, args, kwargs)
-        task_enqueued.send(type(self), task_result=result)
+        # Robust: without a block the job is committed by now, and an exception would say that it is not.
+        task_enqueued.send_robust(type(self), task_result=result)
         return result
 
     def _spent(self, task: Task[P, T], spent: Spent, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
@@ -224,6 +235,6 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
 
     def declare(func: Callable[..., Any]) -> PGQueueTask[..., Any]:
-        return PGQueueTask(func=func, **options)
+        return OwnTask(func=func, **options)
 
     return declare if function is None else declare(function)

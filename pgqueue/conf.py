@@ -79,12 +79,13 @@ class Problem:
     @property
     def message(self) -> str:
         """What is wrong, as a sentence."""
-        return f"PGQUEUE[{self.key!r}] {self.reason}."
+        return f"PGQUEUE[{self.key!r}] {self.reason}." if self.key else f"PGQUEUE {self.reason}."
 
     @property
     def hint(self) -> str:
         """What to do, as a sentence."""
-        return f"{self.advice[0].upper()}{self.advice[1:]}."
+        end = "" if self.advice.endswith("?") else "."
+        return f"{self.advice[0].upper()}{self.advice[1:]}{end}"
 
 
 def problems(given: Any) -> Iterator[Problem]:

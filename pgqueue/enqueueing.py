@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 from django.db import transaction
@@ -19,8 +19,10 @@ from .protocol.connecting import job_alias
 from .protocol.inserting import Inserted, NewJob, Spent, insert, insert_many, insert_once
 from .states import Lane, Recovery
 
-CHUNK = 1_000
-"""Jobs per statement of `enqueue_many`: more gains nothing and holds more memory."""
+PORTION = 1_000
+"""Most jobs per statement of `enqueue_many`: more gains nothing and holds more memory."""
+PORTION_CHARACTERS = 2_000_000
+"""Payload from which a statement is full. It is held some five times: as text, as bytes, and by the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ def enqueue(call: Call) -> Inserted | Spent:
     """
     alias = job_alias()
     job = _new_job(call)
-    key = getattr(call.task, "operation_key", None)
+    key = _operation_key(call)
     inserted = insert(alias, job) if key is None else _enqueue_once(alias, job, key)
     notifying.wake(alias, job.queue)
     return inserted
@@ -49,34 +51,44 @@ def enqueue(call: Call) -> Inserted | Spent:
 def enqueue_many(calls: Iterable[Call]) -> list[int]:
     """Insert many jobs, all or none, and return their ids in the order of the calls.
 
-    `calls` may be a generator: it is read in chunks of 1,000. Errors as for `enqueue`. Sends no `task_enqueued`.
+    `calls` may be a generator: it is read as it is written. Errors as for `enqueue`. Sends no `task_enqueued`.
     """
     alias = job_alias()
     ids: list[int] = []
     queues: set[str] = set()
     with transaction.atomic(using=alias):
-        for chunk in _chunks(calls):
-            queues.update(call.task.queue_name for call in chunk)
-            ids.extend(_insert_chunk(alias, chunk))
+        for key, run in groupby(calls, key=_operation_key):
+            for jobs in _portions(run):
+                queues.update(job.queue for job in jobs)
+                ids.extend(_insert(alias, jobs, key))
         for queue in sorted(queues):
             notifying.wake(alias, queue)
     return ids
 
 
-def _chunks(calls: Iterable[Call]) -> Iterator[list[Call]]:
-    iterator = iter(calls)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk
+def _operation_key(call: Call) -> str | None:
+    return getattr(call.task, "operation_key", None)
 
 
-def _insert_chunk(alias: str, chunk: list[Call]) -> Iterator[int]:
-    """Insert runs of plain calls together; each call with an operation key alone, in its place."""
-    for keyed, run in groupby(chunk, key=lambda call: getattr(call.task, "operation_key", None) is not None):
-        if keyed:
-            for call in run:
-                yield _enqueue_once(alias, _new_job(call), call.task.operation_key).id  # type: ignore[attr-defined]
-        else:
-            yield from insert_many(alias, [_new_job(call) for call in run])
+def _portions(calls: Iterable[Call]) -> Iterator[list[NewJob]]:
+    """Yield jobs to be sent together. Only those are in memory, however many calls there are."""
+    jobs: list[NewJob] = []
+    characters = 0
+    for call in calls:
+        jobs.append(_new_job(call))
+        characters += len(jobs[-1].args or "") + len(jobs[-1].kwargs or "")
+        if len(jobs) >= PORTION or characters >= PORTION_CHARACTERS:
+            yield jobs
+            jobs, characters = [], 0
+    if jobs:
+        yield jobs
+
+
+def _insert(alias: str, jobs: list[NewJob], key: str | None) -> list[int]:
+    """Insert plain jobs with one statement, those of an operation key one by one."""
+    if key is None:
+        return insert_many(alias, jobs)
+    return [_enqueue_once(alias, job, key).id for job in jobs]
 
 
 def _enqueue_once(alias: str, job: NewJob, key: str) -> Inserted | Spent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.utils import timezone
@@ -22,8 +23,11 @@ from .results import started
 logger = logging.getLogger(__name__)
 
 
-def run(held: Held) -> Ending:
-    """Run a job to its ending. A lease that may have run out is given back unstarted."""
+def run(held: Held, *, on_error: Callable[[BaseException], object] | None = None) -> Ending:
+    """Run a job to its ending. A lease that may have run out is given back unstarted.
+
+    `on_error` is given what the task raised: the ending holds only what may be stored of it.
+    """
     lease = held.lease
     if held.may_be_lost():
         return Ending(EndingKind.RELEASE, lease.id, lease.fence)
@@ -31,6 +35,8 @@ def run(held: Held) -> Ending:
     try:
         result = _run(held)
     except BaseException as error:
+        if on_error is not None:
+            on_error(error)
         return _failed(held, error, time.monotonic() - began)
     return Ending(EndingKind.COMPLETE, lease.id, lease.fence, time.monotonic() - began, result=result)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import psycopg
 
+from . import conf
 from .holding import Holdings, boot_seconds
-from .protocol.connecting import connect
+from .protocol.connecting import connect, transaction
 from .protocol.leasing import renew
 from .protocol.registering import beat
 
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 """Pause before another try when a beat failed: leases are running meanwhile."""
+STOP_SECONDS = 5.0
+"""Longest wait for the last beat of a process that ends."""
 
 
 class Heartbeat(threading.Thread):
@@ -40,27 +43,33 @@ class Heartbeat(threading.Thread):
         self._holdings = holdings
         self._lease_seconds = lease_seconds
         self._every_seconds = every_seconds
+        self._retry_seconds = min(RETRY_SECONDS, every_seconds / 2)
+        self._timeout_seconds = min(conf.current().heartbeat_timeout_seconds, every_seconds / 2)
         self._on_all_run_out = on_all_run_out
         self._stopped = threading.Event()
         self._connection: psycopg.Connection[Any] | None = None
 
     def stop(self) -> None:
-        """End the thread after the beat under way; write down that the process stopped."""
+        """End the thread after the beat under way, which writes down that the process stopped.
+
+        A server that does not answer is not waited for: the thread ends with the process.
+        """
         self._stopped.set()
-        self.join()
+        self.join(STOP_SECONDS)
 
     def run(self) -> None:
         """Beat until stopped; a failed beat is tried again soon, on a new connection."""
         pause = self._every_seconds
         while not self._stopped.wait(pause):
-            pause = self._every_seconds if self._beat_safely(stopped=False) else RETRY_SECONDS
+            pause = self._every_seconds if self._beat_safely(stopped=False) else self._retry_seconds
         self._beat_safely(stopped=True)
         self._close()
 
     def _beat_safely(self, *, stopped: bool) -> bool:
+        """Say whether the beat got through. Whatever went wrong: without this thread every lease would run out."""
         try:
             self._beat(stopped=stopped)
-        except (psycopg.Error, OSError) as error:
+        except Exception as error:
             logger.warning("heartbeat.failed worker=%d error=%s", self._worker_id, type(error).__name__)
             self._close()
             return False
@@ -69,19 +78,23 @@ class Heartbeat(threading.Thread):
     def _beat(self, *, stopped: bool) -> None:
         if self._connection is None:
             self._connection = connect(self._alias, role="heartbeat")
-        held = self._holdings.fences()
-        if held:
-            self._renew(self._connection, held)
-        beat(self._connection, worker_id=self._worker_id, draining=self.draining, stopped=stopped)
+        self._renew(self._connection)
+        # A transaction for its timeout: a lock on this row or its table must not keep the next renewal waiting.
+        with transaction(self._connection, timeout_seconds=self._timeout_seconds):
+            beat(self._connection, worker_id=self._worker_id, draining=self.draining, stopped=stopped)
 
-    def _renew(self, connection: psycopg.Connection[Any], held: dict[int, int]) -> None:
+    def _renew(self, connection: psycopg.Connection[Any]) -> None:
         asked_at = boot_seconds()
-        renewal = renew(connection, worker_id=self._worker_id, held=held, lease_seconds=self._lease_seconds)
-        ran_out = self._holdings.confirm(renewal, asked_at=asked_at)
-        for id in sorted(renewal.lost & self._holdings.fences().keys()):
-            logger.warning("lease.lost job=%d fence=%d worker=%d", id, held[id], self._worker_id)
-        if ran_out and ran_out == len(held):
+        asked = self._holdings.renewable()
+        if self._holdings.have_run_out():
             self._on_all_run_out()
+        if asked:
+            fences = {id: held.lease.fence for id, held in asked.items()}
+            renewal = renew(connection, worker_id=self._worker_id, held=fences, lease_seconds=self._lease_seconds)
+            self._holdings.confirm(asked, renewal, asked_at=asked_at)
+            for id in sorted(renewal.lost & self._holdings.fences().keys()):
+                logger.warning("lease.lost job=%d fence=%d worker=%d", id, fences[id], self._worker_id)
+        self._holdings.hear(asked_at=asked_at)
 
     def _close(self) -> None:
         if self._connection is not None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .protocol.claiming import Lease
 from .protocol.leasing import Renewal
+
+LONGEST_SILENCE = 2 / 3
+"""Share of a lease without a heartbeat after which nothing more is claimed."""
 
 
 def boot_seconds() -> float:
@@ -40,6 +43,7 @@ class Holdings:
     def __init__(self, lease_seconds: float) -> None:
         self._lease_seconds = lease_seconds
         self._held: dict[int, Held] = {}
+        self._heard_at = boot_seconds()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -49,34 +53,54 @@ class Holdings:
         """Take in leases whose claim was sent at `asked_at`, in boot seconds."""
         added = [Held(lease, safe_until=asked_at + self._lease_seconds) for lease in leases]
         with self._lock:
-            self._held.update((held.lease.id, held) for held in added)
+            for held in added:
+                if (before := self._held.get(held.lease.id)) is not None:
+                    before.lost = True
+                self._held[held.lease.id] = held
         return added
 
-    def drop(self, id: int) -> Held | None:
-        """Forget a lease that was settled or lost."""
+    def drop(self, id: int, fence: int) -> Held | None:
+        """Forget a lease that was settled or lost; a later lease of the same job is another one, and stays."""
         with self._lock:
-            return self._held.pop(id, None)
+            held = self._held.get(id)
+            return self._held.pop(id) if held is not None and held.lease.fence == fence else None
 
     def fences(self) -> dict[int, int]:
         """Return job id and fence of everything held."""
         with self._lock:
             return {id: held.lease.fence for id, held in self._held.items()}
 
-    def confirm(self, renewal: Renewal, *, asked_at: float) -> int:
-        """Note what a heartbeat sent at `asked_at` heard; return how many leases ran out while nobody renewed them."""
-        ran_out = 0
-        for id in renewal.renewed:
-            self._update(id, lambda held: setattr(held, "safe_until", asked_at + self._lease_seconds))
-        for id in renewal.stop_requested:
-            self._update(id, lambda held: setattr(held, "stop_requested", True))
-        for id in renewal.lost:
-            held = self._update(id, lambda held: setattr(held, "lost", True))
-            ran_out += held is not None and held.safe_until <= asked_at
-        return ran_out
-
-    def _update(self, id: int, change: Callable[[Held], None]) -> Held | None:
+    def renewable(self) -> dict[int, Held]:
+        """Return what a heartbeat asks for, by job id: everything held that is not known to be lost."""
         with self._lock:
-            held = self._held.get(id)
-            if held is not None:
-                change(held)
-            return held
+            return {id: held for id, held in self._held.items() if not held.lost}
+
+    def have_run_out(self) -> bool:
+        """Say whether something is held, and every lease may have run out: this process was frozen, or cut off.
+
+        A lease that was lost while it was valid, as when an operator breaks it, tells nothing about the process.
+        """
+        kept = self.renewable().values()
+        return bool(kept) and all(held.may_be_lost() for held in kept)
+
+    def are_all_lost(self) -> bool:
+        """Say whether nothing held is surely still held."""
+        with self._lock:
+            return all(held.may_be_lost() for held in self._held.values())
+
+    def is_cut_off(self) -> bool:
+        """Say whether no heartbeat got through for so long that what is claimed now might not be kept."""
+        return boot_seconds() - self._heard_at > self._lease_seconds * LONGEST_SILENCE
+
+    def hear(self, *, asked_at: float) -> None:
+        """Note that a heartbeat sent at `asked_at` got through."""
+        self._heard_at = asked_at
+
+    def confirm(self, asked: Mapping[int, Held], renewal: Renewal, *, asked_at: float) -> None:
+        """Note what a heartbeat sent at `asked_at` heard of the leases it asked for."""
+        for id in renewal.renewed:
+            asked[id].safe_until = asked_at + self._lease_seconds
+        for id in renewal.stop_requested:
+            asked[id].stop_requested = True
+        for id in renewal.lost:
+            asked[id].lost = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from django.db.transaction import TransactionManagementError
 
 from . import conf
 from .protocol import inserting
+
+logger = logging.getLogger(__name__)
 
 _sent_at: dict[tuple[str, str], float] = {}
 
@@ -29,7 +32,10 @@ class _Wake:
         if now - _sent_at.get(key, float("-inf")) < conf.current().notify_window_seconds:
             return
         _sent_at[key] = now
-        inserting.notify(self.alias, [self.queue])
+        try:
+            inserting.notify(self.alias, [self.queue])
+        except Exception as error:  # The caller has committed: nothing may look as if that had failed.
+            logger.warning("notify.failed queue=%s error=%s", self.queue, type(error).__name__)
 
 
 def wake(alias: str, queue: str) -> None:
@@ -40,7 +46,7 @@ def wake(alias: str, queue: str) -> None:
     if _planned_before(alias, hint):
         return
     try:
-        transaction.on_commit(hint, using=alias, robust=True)
+        transaction.on_commit(hint, using=alias)
     except TransactionManagementError:
         return  # Autocommit is off and no block is open: Django cannot tell when the caller commits. Polling can.
 

@@ -1,5 +1,6 @@
 """Django's settings for the tests. `tests.embedded` has set DATABASE_URL before they are read."""
 
+import json
 import os
 
 import django
@@ -23,6 +24,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     *(["django_tasks"] if django.VERSION < (6, 0) else []),
     "pgqueue",
+    "demo_project.campaign",
     "tests.testapp",
 ]
 
@@ -48,6 +50,9 @@ TEMPLATES = [
     },
 ]
 
+# Worker processes that tests start get their settings from the environment.
+DEBUG = os.environ.get("PGQUEUE_TEST_DEBUG") == "1"
+PGQUEUE = json.loads(os.environ.get("PGQUEUE_TEST_SETTINGS", "{}"))
 TASKS = {"default": {"BACKEND": "pgqueue.backend.PGQueueBackend", "QUEUES": []}}
 
 ROOT_URLCONF = "demo_project.urls"

@@ -47,6 +47,9 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """Run one exchange with the server. Raise `psycopg.OperationalError` and close when it takes too long."""
+        if args or kwargs:
+            # `notifies` waits for news, not for an answer, and says for how long.
+            return super().wait(gen, *args, **kwargs)
         deadline = time.monotonic() + self.answer_seconds
         try:
             state = next(gen)

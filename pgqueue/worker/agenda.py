@@ -17,6 +17,9 @@ SHORTEST_NAP_SECONDS = 0.05
 HOARD_SECONDS = 2.0
 """Leases that no thread has begun are given back when nothing has moved for so long: others may be idle."""
 
+PATIENCE_SECONDS = 10.0
+"""How long claims pause at first for a job that is to run alone."""
+
 
 class Agenda:
     """Which lanes may have something due, how much to ask for, and how long to sleep."""
@@ -37,16 +40,20 @@ class Agenda:
         self._clock = clock
         self._due: set[Lane] = {Lane.PLAIN}
         self._look_at = 0.0
+        self._unsaid_until = 0.0
         self._moved_at = 0.0
         self._laned_first = False
         self._alone: int | None = None
         self._alone_not_before = 0.0
+        self._waiting_since: float | None = None
+        self._patience_seconds = PATIENCE_SECONDS
 
     # -- what happened -------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Something was enqueued. What its process left unsaid within the window is found by the look after it."""
         self._due.add(Lane.PLAIN)
+        self._unsaid_until = self._clock() + self._notify_window_seconds
         self._look_within(self._notify_window_seconds)
 
     def see(self, horizon: Horizon, *, poll_seconds: float) -> None:
@@ -55,6 +62,12 @@ class Agenda:
         longest = BUSY_LOOK_SECONDS if self._due else poll_seconds
         known = [wait for wait in (horizon.next_due_seconds, horizon.next_expiry_seconds) if wait is not None]
         self._look_at = self._clock() + min([longest, *(max(wait, SHORTEST_NAP_SECONDS) for wait in known)])
+        if self._clock() < self._unsaid_until:
+            self._look_at = min(self._look_at, self._unsaid_until)
+
+    def look_now(self) -> None:
+        """What was seen is out of date: look before anything is decided by it."""
+        self._look_at = 0.0
 
     def expect(self, lane: Lane, *, in_seconds: float = 0.0) -> None:
         """A row of that lane becomes due after that time."""
@@ -68,8 +81,8 @@ class Agenda:
         self._moved_at = self._clock()
         if self._left is not None:
             self._left -= len(leases)
-        if lane is Lane.ALONE and leases:
-            self._alone = leases[0].id
+        if lane is Lane.ALONE:
+            self._get_alone(leases)
         elif len(leases) < asked:
             self._due.discard(lane)
             if leases:
@@ -106,15 +119,11 @@ class Agenda:
         """Return the lanes to claim from, in turn first and second.
 
         A job that has lost a lease waits until nothing is held, and is then held alone. After it, other work
-        gets as much time as it took.
+        gets as much time as it took; so it does after a wait that was in vain.
         """
-        if self._alone is not None:
-            return ()
-        if self._alone_is_next():
-            return () if held else (Lane.ALONE,)
         self._laned_first = not self._laned_first
-        order = (Lane.LANED, Lane.PLAIN) if self._laned_first else (Lane.PLAIN, Lane.LANED)
-        return tuple(lane for lane in order if lane in self._due)
+        self._weigh_the_wait(held)
+        return self._open_lanes(held)
 
     def room(self, lane: Lane, *, held: int) -> int:
         """Return how many leases to ask for: none in advance from a guarded lane, none in dribs from the plain."""
@@ -126,10 +135,12 @@ class Agenda:
 
     def pause(self, *, held: int, waiting: int) -> float:
         """Return the seconds to sleep unless the inbox wakes us: none while there is room for due work."""
-        claims_wait = self._alone is not None or (self._alone_is_next() and held > 0)
-        if not claims_wait and any(self.room(lane, held=held) > 0 for lane in self._due):
+        if any(self.room(lane, held=held) > 0 for lane in self._open_lanes(held)):
             return 0.0
-        pause = max(0.0, self._look_at - self._clock())
+        until = self._look_at
+        if Lane.ALONE in self._due and self._clock() < self._alone_not_before:
+            until = min(until, self._alone_not_before)
+        pause = max(0.0, until - self._clock())
         return min(pause, HOARD_SECONDS) if waiting else pause
 
     def is_spent(self) -> bool:
@@ -139,6 +150,39 @@ class Agenda:
     def is_empty(self) -> bool:
         """Say whether the last look, still fresh, found nothing due."""
         return not self._due and not self.wants_look()
+
+    def _get_alone(self, leases: list[Lease]) -> None:
+        if leases:
+            self._alone = leases[0].id
+            self._patience_seconds = PATIENCE_SECONDS
+        else:
+            # Another worker was faster, or nobody here may run it: then it would be so again.
+            self._due.discard(Lane.ALONE)
+            self._give_way(times=4)
+
+    def _weigh_the_wait(self, held: int) -> None:
+        """Wait for an empty process only so long, and the next time twice as long: a job may run for hours."""
+        if self._alone is not None or not self._alone_is_next():
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = self._clock()
+        elif held and self._clock() - self._waiting_since >= self._patience_seconds:
+            self._patience_seconds *= 2
+            self._give_way(times=1)
+
+    def _give_way(self, *, times: int) -> None:
+        """Let other work have so many times what the wait took."""
+        if self._waiting_since is not None:
+            self._alone_not_before = self._clock() + times * (self._clock() - self._waiting_since)
+            self._waiting_since = None
+
+    def _open_lanes(self, held: int) -> tuple[Lane, ...]:
+        if self._alone is not None:
+            return ()
+        if self._alone_is_next():
+            return () if held else (Lane.ALONE,)
+        order = (Lane.LANED, Lane.PLAIN) if self._laned_first else (Lane.PLAIN, Lane.LANED)
+        return tuple(lane for lane in order if lane in self._due)
 
     def _alone_is_next(self) -> bool:
         return Lane.ALONE in self._due and self._clock() >= self._alone_not_before

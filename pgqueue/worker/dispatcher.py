@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 LOCKED_RETRY_SECONDS = 0.1
 """Pause before an ending is sent again whose row somebody had locked."""
 RECONNECT_CAP_SECONDS = 10.0
+CUT_OFF_SECONDS = 1.0
+"""Pause before another look whether heartbeats get through again."""
 SERVER_IS_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError)
 
 
@@ -70,28 +72,32 @@ class Dispatcher:
         self._failures = 0
         self._endings: list[Ending] = []
         self._named: set[str] = set()
+        self._told_to_stop = False
         self._draining = False
         self.ran_out = False
 
     def run(self) -> None:
         """Work until told to stop, or until the options say that it is done."""
-        mail = Mail()
+        pause = 0.0
         while True:
-            self._read(mail)
+            # Read before the first turn too: a signal may have come during the start.
+            self._read(self._inbox.take(timeout_seconds=pause))
             pause = self._turn_safely()
             if self._is_done():
                 break
-            mail = self._inbox.take(timeout_seconds=pause)
         self._close()
 
     def _read(self, mail: Mail) -> None:
         self._endings.extend(mail.endings)
         if Signal.WAKE in mail.signals:
             self._agenda.wake()
-        if Signal.LEASES_RAN_OUT in mail.signals:
+        if Signal.STOP in mail.signals:
+            self._told_to_stop = True
+        # Asked here too: after a freeze this thread may be the first to wake, with endings to be refused.
+        if not self.ran_out and (Signal.LEASES_RAN_OUT in mail.signals or self._holdings.have_run_out()):
             logger.error("worker.stopping reason=leases_ran_out worker=%d", self._claimant.worker_id)
             self.ran_out = True
-        if mail.signals & {Signal.STOP, Signal.LEASES_RAN_OUT} and not self._draining:
+        if (self._told_to_stop or self.ran_out) and not self._draining:
             self._drain()
 
     def _drain(self) -> None:
@@ -124,9 +130,11 @@ class Dispatcher:
             self._agenda.give_back()
         if self._endings:
             self._settle(connection)
+            if self._options.burst and not len(self._holdings):
+                self._agenda.look_now()  # The last jobs may have enqueued others.
         if self._agenda.wants_look():
             self._look(connection)
-        if not self._draining:
+        if not self._draining and not self._holdings.is_cut_off():
             for lane in self._agenda.lanes(held=len(self._holdings)):
                 self._claim(connection, lane)
 
@@ -138,6 +146,7 @@ class Dispatcher:
             for id, fence in find_unheard(self._connection, worker_id=self._claimant.worker_id, held_ids=held_ids):
                 logger.warning("claim.unheard job=%d fence=%d", id, fence)
                 self._endings.append(Ending(EndingKind.RELEASE, id, fence))
+                self._agenda.wake()
         return self._connection
 
     def _settle(self, connection: psycopg.Connection[Any]) -> None:
@@ -148,7 +157,7 @@ class Dispatcher:
         busy = {ending.id for ending in settled.busy}
         ended: list[Finished] = []
         for ending in endings:
-            held = None if ending.id in busy else self._holdings.drop(ending.id)
+            held = None if ending.id in busy else self._holdings.drop(ending.id, ending.fence)
             if held is None:
                 continue
             self._agenda.end(held.lease, ending)
@@ -197,6 +206,8 @@ class Dispatcher:
             return LOCKED_RETRY_SECONDS
         if self._draining:
             return self._poll_seconds()
+        if self._holdings.is_cut_off():
+            return CUT_OFF_SECONDS
         return self._agenda.pause(held=len(self._holdings), waiting=self._executor.waiting())
 
     def _poll_seconds(self) -> float:
@@ -207,11 +218,19 @@ class Dispatcher:
         return longest * random.uniform(0.4, 1.0)
 
     def _is_done(self) -> bool:
+        if self._told_to_stop and self._is_in_vain():
+            logger.error("worker.stopping reason=endings_unwritten count=%d", len(self._endings))
+            self.ran_out = True
+            return True
         if self._endings or len(self._holdings) or not self._executor.is_idle():
             return False
         if self._draining or self._agenda.is_spent():
             return True
         return self._options.burst and self._failures == 0 and self._agenda.is_empty()
+
+    def _is_in_vain(self) -> bool:
+        """Say whether all that is left are endings that could not be written while their leases held."""
+        return bool(self._endings) and self._executor.is_idle() and self._holdings.are_all_lost()
 
     def _close(self) -> None:
         if self._connection is not None:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from django.db import connections
 
-from .. import execution
+from .. import conf, execution
+from ..failures import classify, describe
 from ..holding import Held
-from ..protocol.settling import Ending
+from ..protocol.settling import Ending, EndingKind, Failure
 from .surroundings import clean_surroundings
 
 logger = logging.getLogger(__name__)
@@ -21,9 +22,12 @@ logger = logging.getLogger(__name__)
 class Executor:
     """A fixed number of daemon threads: a thread cannot be killed, so the process must be able to leave it."""
 
-    def __init__(self, threads: int, on_ending: Callable[[Ending], None]) -> None:
+    def __init__(
+        self, threads: int, *, on_ending: Callable[[Ending], None], on_notice_given: Callable[[], None]
+    ) -> None:
         self.threads = threads
         self._on_ending = on_ending
+        self._on_notice_given = on_notice_given
         self._waiting: queue.SimpleQueue[Held | Callable[[], None] | None] = queue.SimpleQueue()
         self._unfinished = 0
         self._lock = threading.Lock()
@@ -79,20 +83,31 @@ class Executor:
         connections.close_all()
 
     def _run(self, work: Held | Callable[[], None]) -> None:
-        with clean_surroundings():
-            if isinstance(work, Held):
-                ending = execution.run(work)
-            else:
-                ending = None
-                _give_notice(work)
+        """Run a lease or a notice. Whatever happens, the thread goes on and a lease gets its ending.
+
+        The heartbeat would renew a lease without one for ever. What `execution.run` does not catch is an exception
+        that was thrown into this thread from outside, or memory that ran out while it dealt with another.
+        """
+        ending: Ending | None = None
+        try:
+            with clean_surroundings():
+                if isinstance(work, Held):
+                    ending = execution.run(work)
+                else:
+                    work()
+        except BaseException as error:
+            logger.exception("thread.interrupted")
+            if isinstance(work, Held) and ending is None:
+                ending = _interrupted(work, error)
         with self._lock:
             self._unfinished -= 1
         if ending is not None:
             self._on_ending(ending)
+        else:
+            self._on_notice_given()
 
 
-def _give_notice(notice: Callable[[], None]) -> None:
-    try:
-        notice()
-    except Exception:
-        logger.exception("notice.failed")
+def _interrupted(held: Held, error: BaseException) -> Ending:
+    failure = Failure(classify(error), describe(error))
+    delay = conf.current().backoff_base_seconds
+    return Ending(EndingKind.RETRY, held.lease.id, held.lease.fence, delay_seconds=delay, failure=failure)

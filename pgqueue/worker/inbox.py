@@ -14,6 +14,8 @@ class Signal(Enum):
 
     WAKE = "wake"
     """New work may be due."""
+    NOTICE_GIVEN = "notice_given"
+    """A thread is free again without an ending: perhaps it was all that a burst or a drain waited for."""
     STOP = "stop"
     """Drain and end."""
     LEASES_RAN_OUT = "leases_ran_out"

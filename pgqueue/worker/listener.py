@@ -6,8 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-import psycopg
-
 from ..backoff import delay_seconds
 from ..protocol.connecting import connect
 from ..protocol.listening import listen, wait
@@ -16,6 +14,8 @@ logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
 """How often the thread looks whether it should stop; asks the server nothing."""
+STOP_SECONDS = 5.0
+"""Longest wait for the thread of a process that ends."""
 
 
 class Listener(threading.Thread):
@@ -29,9 +29,9 @@ class Listener(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Stop hearing, and wait until the connection is closed."""
+        """Stop hearing, and wait until the connection is closed; not for a server that does not answer."""
         self._stopped.set()
-        self.join()
+        self.join(STOP_SECONDS)
 
     def run(self) -> None:
         """Listen until stopped."""
@@ -39,8 +39,7 @@ class Listener(threading.Thread):
         while not self._stopped.is_set():
             try:
                 self._listen()
-                failures = 0
-            except (psycopg.Error, OSError) as error:
+            except Exception as error:  # Whatever it was: a thread that ended while it counts as listening is deaf.
                 failures = 1 if self.is_listening else failures + 1
                 self.is_listening = False
                 logger.warning("listener.failed error=%s", type(error).__name__)

@@ -46,7 +46,9 @@ def _run(options: Options, inbox: Inbox) -> int:
     settings = conf.current()
     claimant = _register(options)
     holdings = Holdings(options.lease_seconds)
-    executor = Executor(options.concurrency, on_ending=inbox.put)
+    executor = Executor(
+        options.concurrency, on_ending=inbox.put, on_notice_given=lambda: inbox.put(Signal.NOTICE_GIVEN)
+    )
     listener = Listener(options.alias, on_wake=lambda: inbox.put(Signal.WAKE)) if settings.listen else None
     heartbeat = Heartbeat(
         alias=options.alias,

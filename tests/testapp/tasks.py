@@ -6,6 +6,8 @@ from typing import Any
 
 from pgqueue import Bury, Retry, task
 
+from . import fault_tasks as fault_tasks
+
 
 @task
 def add(left: int, right: int = 0) -> int:

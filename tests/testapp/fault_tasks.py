@@ -1,0 +1,137 @@
+"""Tasks that tell the fault tests where they are, through files: those need no connection that a test may cut."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, connection, connections
+
+from pgqueue import task
+
+GIVE_UP_SECONDS = 120
+
+WICKED: dict[str, type[BaseException]] = {
+    "SystemExit": SystemExit,
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "CancelledError": asyncio.CancelledError,
+    "GeneratorExit": GeneratorExit,
+    "MemoryError": MemoryError,
+}
+
+
+def note(directory: str, event: str, name: str) -> None:
+    """Append one line in one write, so that lines of many processes never mix."""
+    line = f"{event} {name} {os.getpid()}\n".encode()
+    journal = os.open(Path(directory, "journal"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(journal, line)
+    finally:
+        os.close(journal)
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + GIVE_UP_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody made {path.name}")
+        time.sleep(0.02)
+
+
+def stop_the_import() -> None:
+    """Let a test hold a worker in its start, after its signal handlers and before its first claim."""
+    directory = os.environ.get("PGQUEUE_TEST_HOLD_IMPORT")
+    if directory is not None:
+        note(directory, "importing", "tasks")
+        wait_for_file(Path(directory, "import"))
+
+
+@task
+def nothing() -> None:
+    pass
+
+
+@task
+def ask_the_database() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+@task
+def tell_time() -> float:
+    return time.time()
+
+
+@task
+def pass_by(directory: str, name: str = "job") -> None:
+    note(directory, "start", name)
+
+
+@task
+def wait_for(directory: str, name: str = "job", gate: str = "go") -> None:
+    note(directory, "start", name)
+    wait_for_file(Path(directory, gate))
+    note(directory, "end", name)
+
+
+@task
+def wait_for_own_gate(directory: str) -> None:
+    """Wait at a gate numbered by the start: `gate-1` for the first run, `gate-2` for the second."""
+    note(directory, "start", "numbered")
+    number = Path(directory, "journal").read_text().count("start numbered")
+    wait_for_file(Path(directory, f"gate-{number}"))
+
+
+@task(max_attempts=1)
+def last_for(directory: str, seconds: float, name: str = "job") -> None:
+    note(directory, "start", name)
+    time.sleep(seconds)
+    note(directory, "end", name)
+
+
+@task
+def kill_the_worker(directory: str) -> None:
+    note(directory, "start", "killer")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(max_attempts=1)
+def raise_wicked(name: str) -> None:
+    raise WICKED[name]("on purpose")
+
+
+@task(max_attempts=1)
+async def raise_wicked_async(name: str) -> None:
+    await asyncio.sleep(0)
+    raise WICKED[name]("on purpose")
+
+
+@task
+def end_the_thread_after_return() -> None:
+    """Raise SystemExit on the worker's thread once the task has returned, when its connection is cleaned."""
+    mine = connections[DEFAULT_DB_ALIAS]
+    mine.ensure_connection()
+
+    def close() -> None:
+        del mine.close
+        mine.close()
+        raise SystemExit("on purpose")
+
+    mine.close = close  # type: ignore[method-assign]
+
+
+@task(takes_context=True, max_attempts=1)
+def say_when_lost(context: Any, directory: str) -> None:
+    note(directory, "start", "job")
+    deadline = time.monotonic() + GIVE_UP_SECONDS
+    while not context.lease_lost and time.monotonic() < deadline:
+        time.sleep(0.02)
+    note(directory, "lost", "job")
+    wait_for_file(Path(directory, "go"))
+
+
+stop_the_import()
