@@ -178,9 +178,10 @@ def _look_up(
         "ids": [ending.id for ending in left],
         "fences": [ending.fence for ending in left],
     }
-    found = connection.execute(load("find_own_endings"), params).fetchall()
-    own = {id: Written(State(state), at) for id, state, at in found}
+    # In this order: a COMMIT of ours that is still on its way is then seen by the one or by the other.
     held = {id for id, _ in connection.execute(load("find_held"), params).fetchall()}
+    found = connection.execute(load("find_own_endings"), params).fetchall()
+    own = {id: Written(State(state), at) for id, state, at in found if id not in held}
     return Settled(
         written=written | own,
         busy=[ending for ending in left if ending.id in held],

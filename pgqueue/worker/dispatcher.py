@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,8 @@ LOCKED_RETRY_SECONDS = 0.1
 RECONNECT_CAP_SECONDS = 10.0
 CUT_OFF_SECONDS = 1.0
 """Pause before another look whether heartbeats get through again."""
+DOUBT_SECONDS = 30.0
+"""How long after a reconnect claims are looked for whose COMMIT the lost connection may still bring about."""
 SERVER_IS_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError)
 
 
@@ -72,6 +75,7 @@ class Dispatcher:
         self._failures = 0
         self._endings: list[Ending] = []
         self._named: set[str] = set()
+        self._doubt_until = 0.0
         self._told_to_stop = False
         self._draining = False
         self.ran_out = False
@@ -139,15 +143,19 @@ class Dispatcher:
                 self._claim(connection, lane)
 
     def _connected(self) -> psycopg.Connection[Any]:
-        """Return the connection; a new one first gives back claims whose answer the old one never brought."""
+        """Return the connection; after a lost one, claims whose answer it never brought are given back."""
         if self._connection is None:
             self._connection = connect(self._options.alias, role="worker")
-            held_ids = list(self._holdings.fences())
-            for id, fence in find_unheard(self._connection, worker_id=self._claimant.worker_id, held_ids=held_ids):
-                logger.warning("claim.unheard job=%d fence=%d", id, fence)
-                self._endings.append(Ending(EndingKind.RELEASE, id, fence))
-                self._agenda.wake()
+            self._doubt_until = time.monotonic() + DOUBT_SECONDS
+            self._give_back_unheard(self._connection)
         return self._connection
+
+    def _give_back_unheard(self, connection: psycopg.Connection[Any]) -> None:
+        held_ids = list(self._holdings.fences())
+        for id, fence in find_unheard(connection, worker_id=self._claimant.worker_id, held_ids=held_ids):
+            logger.warning("claim.unheard job=%d fence=%d", id, fence)
+            self._endings.append(Ending(EndingKind.RELEASE, id, fence))
+            self._agenda.wake()
 
     def _settle(self, connection: psycopg.Connection[Any]) -> None:
         settled = settle(connection, worker_id=self._claimant.worker_id, endings=self._endings)
@@ -174,6 +182,8 @@ class Dispatcher:
             wake(connection, sorted(released))
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:
+        if time.monotonic() < self._doubt_until:
+            self._give_back_unheard(connection)
         horizon = look(connection, self._claimant)
         self._agenda.see(horizon, poll_seconds=self._poll_seconds())
         for name in horizon.queues - self._named:

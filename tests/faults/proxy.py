@@ -1,0 +1,168 @@
+"""A socket between a worker and its server that can lose, hold and cut what goes through it."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from .harness import database_url
+
+CLAIM = b"SET state = 'running'"
+ENDING = b"FROM owned"
+CHUNK = 1 << 16
+
+
+class Fault(Enum):
+    """What becomes of a connection at the chosen COMMIT."""
+
+    CUT_BEFORE = "the server never gets the COMMIT, and both ends are closed"
+    CUT_AFTER = "the server has committed, its answer is lost, and both ends are closed"
+    SILENCE = "the server has committed, its answer is lost, and the connection stays open: half-open"
+    HOLD = "the COMMIT is held back, and the connection stays open"
+
+
+@dataclass
+class Plan:
+    """One fault to commit at the COMMIT after a statement with a marker in it; it happens once."""
+
+    marker: bytes
+    fault: Fault
+    happened: threading.Event = field(default_factory=threading.Event)
+
+
+class Proxy:
+    """Listens on a socket in a directory of its own; each connection is served by one thread."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="pgq")
+        self.directory = Path(self._directory.name)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._open: set[socket.socket] = set()
+        self._plan: Plan | None = None
+        self._lock = threading.Lock()
+        self._refusing = False
+        self._stopped = False
+        self.accepted = 0
+        self.sent = 0
+
+    def __enter__(self) -> Proxy:
+        self._listener.bind(str(self.directory / ".s.PGSQL.5432"))
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopped = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.reset_all()
+        self._directory.cleanup()
+
+    def url(self) -> str:
+        """Return the URL of the run's test database through this socket."""
+        return database_url(socket_directory=self.directory)
+
+    def plan(self, marker: bytes, fault: Fault) -> Plan:
+        """Commit a fault at the next COMMIT of a transaction that sent `marker`."""
+        self._plan = Plan(marker, fault)
+        return self._plan
+
+    def refuse(self, refusing: bool = True) -> None:
+        """Close new connections at once, or serve them again."""
+        self._refusing = refusing
+
+    def reset_all(self) -> None:
+        """Cut every connection."""
+        with self._lock:
+            for each in self._open:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while not self._stopped:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            if self._refusing:
+                client.close()
+                continue
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client, _dial_server() as server:
+            with self._lock:
+                self._open |= {client, server}
+            try:
+                self._carry(client, server)
+            finally:
+                with self._lock:
+                    self._open -= {client, server}
+
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        seen = b""
+        while True:
+            ready, _, _ = select.select([client, server], [], [])
+            if server in ready:
+                if not (data := server.recv(CHUNK)):
+                    return
+                client.sendall(data)
+            if client in ready:
+                if not (data := client.recv(CHUNK)):
+                    return
+                self.sent += 1
+                seen = (seen + data)[-CHUNK:]
+                if b"COMMIT" not in data and b"ROLLBACK" not in data:
+                    server.sendall(data)
+                    continue
+                plan = self._take_plan(seen) if b"COMMIT" in data else None
+                seen = b""
+                if plan is None:
+                    server.sendall(data)
+                elif not self._break(plan, data, client, server):
+                    return
+
+    def _take_plan(self, seen: bytes) -> Plan | None:
+        with self._lock:
+            plan = self._plan
+            if plan is None or plan.marker not in seen:
+                return None
+            self._plan = None
+            return plan
+
+    def _break(self, plan: Plan, data: bytes, client: socket.socket, server: socket.socket) -> bool:
+        """Commit the fault; say whether the connection goes on."""
+        if plan.fault in (Fault.CUT_AFTER, Fault.SILENCE):
+            server.sendall(data)
+            server.recv(CHUNK)
+        plan.happened.set()
+        if plan.fault in (Fault.SILENCE, Fault.HOLD):
+            _wait_for_end(client)
+        return False
+
+
+def _wait_for_end(client: socket.socket) -> None:
+    while client.recv(CHUNK):
+        pass
+
+
+def _dial_server() -> socket.socket:
+    found: dict[str, Any] = connection.settings_dict
+    host = found.get("OPTIONS", {}).get("host") or found["HOST"] or "/tmp"
+    port = found["PORT"] or found.get("OPTIONS", {}).get("port") or 5432
+    if str(host).startswith("/"):
+        dialled = socket.socket(socket.AF_UNIX)
+        dialled.connect(f"{host}/.s.PGSQL.{port}")
+        return dialled
+    return socket.create_connection((host, int(port)))
