@@ -27,7 +27,6 @@ CASES = {
 IDS = [f"{theme}{number:02}" for theme, numbers in CASES.items() for number in numbers]
 
 WITHOUT_A_TEST = {
-    "A11": "There is no health command yet: the age of the oldest expired lease is not told anywhere.",
     "J12": "A worker is one process and forks nothing, so no child shares its connections.",
     "J13": "A worker is one process: there is no supervisor that could start a crashing child again and again.",
 }

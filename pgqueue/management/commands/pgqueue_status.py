@@ -1,0 +1,67 @@
+"""`manage.py pgqueue_status`: where every unfinished job stands; an exit status for monitoring."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from ...protocol.connecting import job_alias
+from ...protocol.counting import COUNTED_AT_MOST, Standing, count_standing
+
+ALARM = 3
+"""Exit status when something waits longer than it may."""
+WORDS = {
+    "due": "due now",
+    "scheduled": "due later",
+    "queue_paused": "in a paused queue",
+    "task_unknown": "of a task that no live worker knows",
+    "key_busy": "behind a running job of their shard key",
+    "leased": "running",
+    "lease_expired": "running, lease expired: a worker was lost",
+    "held": "held by an operator",
+    "probed": "outcome unknown, a probe will ask",
+    "needs_a_person": "outcome unknown, waiting for a person",
+}
+
+
+class Command(BaseCommand):
+    """Arguments, then one call."""
+
+    help = "Show where unfinished jobs stand. Exit status 3: something waits longer than it may."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--json", action="store_true", help="One JSON object per line.")
+        parser.add_argument(
+            "--max-due-seconds", type=float, metavar="S", help="Exit 3 if a due job has waited longer than this."
+        )
+        parser.add_argument(
+            "--max-expired-seconds", type=float, metavar="S", help="Exit 3 if a lease expired longer ago than this."
+        )
+        parser.add_argument("--database", help="Alias of the database the jobs are in.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print one line per standing; fail when a limit is passed."""
+        standings = count_standing(options["database"] or job_alias())
+        for standing in standings:
+            self.stdout.write(json.dumps(asdict(standing)) if options["json"] else _told(standing))
+        if not standings and not options["json"]:
+            self.stdout.write("No unfinished jobs.")
+        limits = {"due": options["max_due_seconds"], "lease_expired": options["max_expired_seconds"]}
+        late = [standing for standing in standings if _is_late(standing, limits.get(standing.name))]
+        if late:
+            raise CommandError("; ".join(_told(standing) for standing in late), returncode=ALARM)
+
+
+def _is_late(standing: Standing, limit_seconds: float | None) -> bool:
+    return limit_seconds is not None and (standing.overdue_seconds or 0) > limit_seconds
+
+
+def _told(standing: Standing) -> str:
+    jobs = f"{standing.jobs}" if standing.jobs < COUNTED_AT_MOST else f">= {standing.jobs}"
+    overdue = "" if standing.overdue_seconds is None else f", the longest for {standing.overdue_seconds:.0f} s"
+    return f"{jobs:>8} {WORDS[standing.name]}{overdue}"

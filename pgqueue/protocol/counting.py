@@ -1,0 +1,31 @@
+"""Count unfinished jobs by what they wait for, on Django's connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import connections
+
+from ..sql import load
+
+COUNTED_AT_MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How many unfinished jobs stand where, and how long the longest of them should have gone on already.
+
+    `name` is one of due, scheduled, queue_paused, task_unknown, key_busy, leased, lease_expired, held, probed,
+    needs_a_person; `overdue_seconds` is None where none is overdue.
+    """
+
+    name: str
+    jobs: int
+    overdue_seconds: float | None
+
+
+def count_standing(alias: str, *, cap: int = COUNTED_AT_MOST) -> list[Standing]:
+    """Return where unfinished jobs stand; at most `cap` waiting rows are looked at."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("count_standing"), {"cap": cap})
+        return [Standing(*row) for row in cursor.fetchall()]
