@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
+from itertools import zip_longest
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin.utils import unquote
 from django.core import signing
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
-from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
+from ..models import OperatorAction
 from ..operations import VERBS, Action, Actor, Verb, act, why_not
+from ..protocol.operating import text
 from ..states import Outcome
 from .base import ReadOnlyAdmin
-from .words import CONSEQUENCES, OUTCOMES, VERB_LABELS
+from .words import CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant
 
 SALT = "pgqueue.admin.confirm"
 CONFIRM_SECONDS = 600
 TYPED_LEVEL = 3
 """From this level on, the target's number is typed by hand."""
 
-STATUSES = {
-    Outcome.GONE: HTTPStatus.GONE,
-    Outcome.FORBIDDEN: HTTPStatus.FORBIDDEN,
-}
+STATUSES = {Outcome.GONE: HTTPStatus.GONE, Outcome.FORBIDDEN: HTTPStatus.FORBIDDEN}
+"""Of the outcomes that did nothing; the others conflict with what is there now."""
+
+USABLE = (HTTPStatus.OK, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""Pages that can act. After any other answer the operator looks again first."""
+
+Facts = list[tuple[Any, Any]]
+"""Label and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +51,30 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a confirm page showed, signed: whose it is, which verb, which target, which version."""
+    """What a confirm page showed. Its key makes a second submit of the same page a replay."""
 
     user: str
     verb: str
     target: str
     version: int
+    facts: list[str]
     key: str
-
-    @classmethod
-    def now(cls, request: HttpRequest, verb: Verb, target: str, version: int) -> Seen:
-        """Return a new page's facts; its key makes a second submit of the same page a replay."""
-        return cls(str(request.user.pk), verb.name, target, version, uuid.uuid4().hex)
-
-    @classmethod
-    def read(cls, request: HttpRequest, verb: Verb, target: str) -> Seen | None:
-        """Return what the posted page showed; None when it expired, or belongs to somebody or something else."""
-        try:
-            seen = cls(**signing.loads(request.POST.get("seen", ""), salt=SALT, max_age=CONFIRM_SECONDS))
-        except (signing.BadSignature, TypeError):
-            return None
-        mine = (str(request.user.pk), verb.name, target)
-        return seen if (seen.user, seen.verb, seen.target) == mine else None
 
     def sign(self) -> str:
         """Return the hidden field's value."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return str(signing.dumps(fields, salt=SALT))
+        return str(signing.dumps(asdict(self), salt=SALT))
+
+    @classmethod
+    def read(cls, token: str) -> Seen | None:
+        """Return what a posted page showed; None when it is too old, or none of ours."""
+        try:
+            return cls(**signing.loads(token, salt=SALT, max_age=CONFIRM_SECONDS))
+        except (signing.BadSignature, TypeError):  # TypeError: signed by another version of this class.
+            return None
+
+    def is_of(self, request: HttpRequest, verb: Verb, target: str) -> bool:
+        """Say whether it was shown to this user, about this verb and target."""
+        return (self.user, self.verb, self.target) == (str(request.user.pk), verb.name, target)
 
 
 class VerbAdmin(ReadOnlyAdmin):
@@ -79,131 +83,193 @@ class VerbAdmin(ReadOnlyAdmin):
     change_form_template = "admin/pgqueue/change_form.html"
     target_kind: str
 
+    def target_of(self, object_id: str) -> str | None:
+        """Return the target as `act` and the audit log name it; None for what no target is called."""
+        raise NotImplementedError
+
+    def state_of(self, obj: Any) -> str:
+        """Return the target's state in the verbs' words."""
+        return str(obj.state)
+
+    def facts_of(self, obj: Any) -> Facts:
+        """Return what an operator must know before acting."""
+        return [(_("State"), self.state_of(obj)), (_("Version"), obj.version)]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the object; None when nothing can be called so."""
+        target = self.target_of(object_id)
+        return None if target is None else super().get_object(request, target, from_field)
+
     def get_urls(self) -> list[URLPattern]:
-        """Add one confirm page per verb and object."""
+        """Add one confirm page per verb and object. `act` owns the transaction, so ATOMIC_REQUESTS must not."""
         view = self.admin_site.admin_view(self.confirm_view)
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
         return [path("<path:object_id>/do/<slug:verb_name>/", view, name=name), *super().get_urls()]
 
-    def state_of(self, obj: Any) -> str:
-        """Return the target's state in the verbs' words."""
-        return str(obj.state)
-
-    def facts_of(self, obj: Any) -> list[tuple[Any, Any]]:
-        """Return what the confirm page shows: label and value."""
-        return [(_("State"), self.state_of(obj)), (_("Version"), obj.version)]
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the object with its verbs; one that is not offered says why."""
-        obj = self.get_object(request, object_id)
-        offers = [] if obj is None else self._offers(request, obj)
-        return super().change_view(request, object_id, form_url, {**(extra_context or {}), "offers": offers})
+        """Show what operators did to the object; Django's own log knows nothing of that."""
+        target = self.target_of(unquote(object_id))
+        if target is None or not self.admin_site.is_registered(OperatorAction):
+            return super().history_view(request, object_id, extra_context)
+        query = {"target_kind": self.target_kind, "target_id": target}
+        return HttpResponseRedirect(self.page_url(OperatorAction, "changelist", **query))
 
-    def _offers(self, request: HttpRequest, obj: Model) -> list[Offer]:
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        """List every verb with the object; one that is not offered says why."""
+        actor = self._actor(request)
+        verbs = [verb for verb in VERBS.values() if verb.kind == self.target_kind]
+        context["offers"] = [self._offer(actor, verb, obj) for verb in verbs]
+        context["seen_at"] = instant(obj.now)
+        return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
+
+    def _offer(self, actor: Actor, verb: Verb, obj: Any) -> Offer:
+        refusal = why_not(verb, self.state_of(obj))
+        if not actor.may(verb):
+            refusal = _("You do not have the permission pgqueue.%(name)s.") % {"name": verb.permission}
+        url = self.page_url(self.model, "verb", obj.pk, verb.name, seen=obj.version)
+        return Offer(VERB_LABELS[verb.name], url, refusal)
+
+    def _actor(self, request: HttpRequest) -> Actor:
+        """Return who acts: somebody who may not look may do nothing."""
         actor = Actor.of(request.user)
-        return [self._offer(actor, verb, obj) for verb in VERBS.values() if verb.kind == self.target_kind]
-
-    def _offer(self, actor: Actor, verb: Verb, obj: Model) -> Offer:
-        refusal = why_not(verb, self.state_of(obj)) if actor.may(verb) else _("You do not have the permission.")
-        return Offer(VERB_LABELS[verb.name], self._verb_url(obj, verb), refusal)
-
-    def _verb_url(self, obj: Model, verb: Verb) -> str:
-        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_verb"
-        return str(reverse(name, args=[obj.pk, verb.name]))
-
-    def _object_url(self, object_id: str) -> str:
-        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
-        return str(reverse(name, args=[object_id]))
+        return actor if self.has_view_permission(request) else replace(actor, permissions=frozenset())
 
     def confirm_view(self, request: HttpRequest, object_id: str, verb_name: str) -> HttpResponse:
         """GET shows the facts and asks for a reason; POST acts on what that page showed, or does nothing."""
-        verb = VERBS.get(verb_name)
-        if verb is None or verb.kind != self.target_kind:
+        verb, target, actor = VERBS.get(verb_name), self.target_of(unquote(object_id)), self._actor(request)
+        if verb is None or verb.kind != self.target_kind or target is None:
             raise Http404
+        if not actor.may(verb):
+            return self._forbid(request, verb, target, actor)
+        if request.method == "POST" and "look" not in request.POST:
+            return self._post(request, verb, target, actor)
+        return self._page(request, verb, target)
+
+    def _forbid(self, request: HttpRequest, verb: Verb, target: str, actor: Actor) -> HttpResponse:
+        """Refuse; an attempt to act is on record, a look at the page is not."""
+        if request.method == "POST":
+            reason = text(request.POST.get("reason", "")) or NOTHING
+            act(verb.name, target, version_seen=None, actor=actor, reason=reason)
         if not self.has_view_permission(request):
             raise PermissionDenied
-        if request.method == "POST":
-            return self._post(request, verb, object_id)
-        if not Actor.of(request.user).may(verb):
-            raise PermissionDenied
-        return self._page(request, verb, object_id)
+        return self._refuse(request, verb, target, Outcome.FORBIDDEN)
 
-    def _post(self, request: HttpRequest, verb: Verb, object_id: str) -> HttpResponse:
-        seen = Seen.read(request, verb, object_id)
-        if seen is None:
-            error = _("This page is too old, or not yours: nothing was done. Look at the facts again.")
-            return self._page(request, verb, object_id, error=error, status=HTTPStatus.CONFLICT)
-        reason = request.POST.get("reason", "").strip()
-        problem = self._problem(request, verb, object_id, reason)
-        if problem is not None:
-            status = HTTPStatus.UNPROCESSABLE_ENTITY
-            return self._page(request, verb, object_id, error=problem, status=status, seen=seen)
+    def _post(self, request: HttpRequest, verb: Verb, target: str, actor: Actor) -> HttpResponse:
+        seen = Seen.read(request.POST.get("seen", ""))
+        if seen is None or not seen.is_of(request, verb, target):
+            error = _("This page was too old, or not yours: nothing was done.")
+            return self._page(request, verb, target, error=error, status=HTTPStatus.CONFLICT)
+        reason = text(request.POST.get("reason", ""))
+        if problems := self._problems(request, verb, target, reason):
+            return self._page(
+                request, verb, target, problems=problems, status=HTTPStatus.UNPROCESSABLE_ENTITY, seen=seen
+            )
         action = act(
             verb.name,
-            object_id if verb.kind == "queue" else int(object_id),
+            target,
             version_seen=seen.version,
-            actor=Actor.of(request.user),
+            actor=actor,
             reason=reason,
             ticket=request.POST.get("ticket", ""),
             idempotency_key=seen.key,
         )
-        return self._answer(request, verb, object_id, action)
-
-    def _problem(self, request: HttpRequest, verb: Verb, object_id: str, reason: str) -> str | None:
-        if not reason:
-            return _("Say why: the reason is kept in the audit log.")
-        if verb.level >= TYPED_LEVEL and request.POST.get("typed", "").strip() != object_id:
-            return _("Type %(id)s to confirm.") % {"id": object_id}
-        return None
-
-    def _answer(self, request: HttpRequest, verb: Verb, object_id: str, action: Action) -> HttpResponse:
-        text = OUTCOMES[action.outcome]
         if action.outcome in (Outcome.APPLIED, Outcome.REPLAYED):
-            messages.success(request, f"{VERB_LABELS[verb.name]}: {text}")
-            response = HttpResponseRedirect(self._object_url(object_id))
-            response.status_code = HTTPStatus.SEE_OTHER
-            return response
-        status = STATUSES.get(action.outcome, HTTPStatus.CONFLICT)
-        return self._page(request, verb, object_id, error=str(text), status=status, action=action)
+            return self._done(request, verb, target, action)
+        return self._refuse(request, verb, target, action.outcome, seen)
+
+    def _problems(self, request: HttpRequest, verb: Verb, target: str, reason: str) -> dict[str, str]:
+        problems = {}
+        if not reason:
+            problems["reason"] = _("Say why: the reason is kept in the audit log.")
+        if verb.level >= TYPED_LEVEL and request.POST.get("typed", "").strip() != target:
+            problems["typed"] = _("Type %(id)s to confirm.") % {"id": target}
+        return problems
+
+    def _done(self, request: HttpRequest, verb: Verb, target: str, action: Action) -> HttpResponse:
+        at = None if action.replay is None else action.replay.created_at
+        facts = {"verb": VERB_LABELS[verb.name], "audit_id": str(action.audit_id), "at": instant(at)}
+        messages.success(request, OUTCOMES[action.outcome] % facts)
+        return HttpResponseRedirect(self.page_url(self.model, "change", target), status=HTTPStatus.SEE_OTHER)
+
+    def _refuse(
+        self, request: HttpRequest, verb: Verb, target: str, outcome: Outcome, seen: Seen | None = None
+    ) -> HttpResponse:
+        status = STATUSES.get(outcome, HTTPStatus.CONFLICT)
+        return self._page(request, verb, target, error=str(OUTCOMES[outcome]), status=status, seen=seen)
 
     def _page(
         self,
         request: HttpRequest,
         verb: Verb,
-        object_id: str,
+        target: str,
         *,
-        error: str | None = None,
+        error: str = "",
+        problems: dict[str, str] | None = None,
         status: HTTPStatus = HTTPStatus.OK,
         seen: Seen | None = None,
-        action: Action | None = None,
     ) -> HttpResponse:
-        """Show the facts as they are now, and the form unless an action was refused or the verb does not apply."""
-        obj: Any = self.get_object(request, object_id)
-        if obj is None and action is None:
+        """Show the facts as they are now, beside those `seen` where they changed, and the form.
+
+        A page that refused carries no token to act with: looking again takes a click of its own, so that
+        hammering on the button never acts on facts that nobody read.
+        """
+        obj = self.get_object(request, target)
+        if obj is None and status != HTTPStatus.GONE:
             raise Http404
-        refusal = None if obj is None else why_not(verb, self.state_of(obj))
-        if seen is None and obj is not None:
-            seen = Seen.now(request, verb, object_id, obj.version)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
+            "media": self.media,
             "title": VERB_LABELS[verb.name],
-            "original": obj,
-            "object_url": None if obj is None else self._object_url(object_id),
-            "facts": [] if obj is None else self.facts_of(obj),
-            "consequence": CONSEQUENCES[verb.name],
-            "needs_typing": verb.level >= TYPED_LEVEL,
-            "form": seen is not None and refusal is None and action is None,
-            "refusal": refusal,
+            "subtitle": obj or target,
+            "target": target,
             "error": error,
-            "action": action,
-            "seen": None if seen is None else seen.sign(),
+            "problems": problems or {},
+            "list_url": self.page_url(self.model, "changelist"),
+            "keeps_text": request.method == "POST" and status != HTTPStatus.FORBIDDEN,
             "reason": request.POST.get("reason", ""),
             "ticket": request.POST.get("ticket", ""),
         }
+        if obj is not None:
+            context |= self._facts_context(request, verb, target, obj, seen)
+            usable = status in USABLE and context["refusal"] is None
+            context["token"] = self._token(request, verb, target, obj, seen) if usable else ""
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/pgqueue/confirm.html", context, status=status)
+
+    def _facts_context(
+        self, request: HttpRequest, verb: Verb, target: str, obj: Any, seen: Seen | None
+    ) -> dict[str, Any]:
+        version_seen = request.GET.get("seen", str(obj.version)) if seen is None else str(seen.version)
+        changed = version_seen != str(obj.version)
+        facts = [(label, str(value)) for label, value in self.facts_of(obj)]
+        before = seen.facts if seen is not None and changed else []
+        return {
+            "object_url": self.page_url(self.model, "change", target),
+            "changed": changed,
+            "compared": bool(before),
+            "facts": [(label, now, was) for (label, now), was in zip_longest(facts, before)],
+            "seen_at": instant(obj.now),
+            "consequence": CONSEQUENCES[verb.name],
+            "needs_typing": verb.level >= TYPED_LEVEL,
+            "refusal": why_not(verb, self.state_of(obj)),
+        }
+
+    def _token(self, request: HttpRequest, verb: Verb, target: str, obj: Any, seen: Seen | None) -> str:
+        """Sign what the page shows; a page that only lacks a reason keeps its token, and so its age."""
+        if seen is not None:
+            return request.POST["seen"]
+        facts = [str(value) for _label, value in self.facts_of(obj)]
+        return Seen(str(request.user.pk), verb.name, target, obj.version, facts, uuid.uuid4().hex).sign()

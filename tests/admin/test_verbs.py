@@ -1,0 +1,374 @@
+"""Every verb against everything that can come of it, posted to its real URL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from django.core import signing
+from django.db.models import F
+from django.test import Client
+
+from pgqueue.admin.verbs import CONFIRM_SECONDS
+from pgqueue.models import Job, OperatorAction
+from pgqueue.operations import VERBS
+from pgqueue.states import Outcome
+from tests.admin.conftest import VIEWS
+from tests.admin.console import (
+    AUDIT,
+    QUEUE_TABLES,
+    REASON,
+    audited,
+    checksums,
+    client_with,
+    columns,
+    confirm_url,
+    filled,
+    make,
+    page,
+    token_for,
+)
+from tests.factories import JobFactory
+
+pytestmark = pytest.mark.django_db
+TARGET_TABLES = tuple(table for table in QUEUE_TABLES if table != AUDIT)
+
+TARGETS: dict[str, dict[str, dict[str, Any]]] = {
+    "requeue": {
+        "applied": {"dead": True},
+        "refused_running": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"succeeded": True},
+    },
+    "cancel": {
+        "applied": {"retrying": True},
+        "refused_running": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"dead": True},
+    },
+    "hold": {
+        "applied": {},
+        "refused_running": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"paused": True},
+    },
+    "unhold": {
+        "applied": {"paused": True},
+        "refused_running": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"cancelled": True},
+    },
+    "give_up": {
+        "applied": {"retrying": True},
+        "refused_running": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"dead": True},
+    },
+    "ask_to_stop": {
+        "applied": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"stop_requested": True},
+    },
+    "break_lease": {
+        "applied": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {},
+    },
+    "pause_queue": {"applied": {}, "refused_state": {"paused": True}},
+    "resume_queue": {"applied": {"paused": True}, "refused_state": {}},
+}
+"""Of each verb a target that it applies to, and one for each refusal, as traits of the factory."""
+
+NEVER = {
+    ("ask_to_stop", "refused_running"),
+    ("break_lease", "refused_running"),
+    *((verb, f"refused_{why}") for verb in ("pause_queue", "resume_queue") for why in ("running", "unknown")),
+}
+"""Refusals that a verb cannot give: it is for running jobs, or a queue has no such state."""
+
+REFUSALS = ("refused_running", "refused_unknown", "refused_state")
+SITUATIONS = ("changed", "gone", "busy", "replayed", "forbidden", "expired", "foreign_user", "foreign_verb", "forged")
+STATUSES = {"applied": 303, "replayed": 303, "gone": 410, "forbidden": 403}
+UNAUDITED = ("expired", "foreign_user", "foreign_verb", "forged")
+COMMITTING = pytest.mark.django_db(transaction=True)
+
+
+def test_every_verb_and_outcome_has_its_row() -> None:
+    assert set(TARGETS) == set(VERBS)
+    told = {(verb, outcome) for verb, targets in TARGETS.items() for outcome in targets}
+    assert told | NEVER == {(verb, outcome) for verb in VERBS for outcome in ("applied", *REFUSALS)}
+    assert {"applied", *REFUSALS, *SITUATIONS} >= set(Outcome)
+
+
+@pytest.mark.parametrize(("verb", "outcome"), [(verb, outcome) for verb in TARGETS for outcome in TARGETS[verb]])
+def test_a_post_answers_what_the_target_allows(verb: str, outcome: str, operator: Client) -> None:
+    row = make(verb, TARGETS[verb][outcome])
+    before = checksums(*TARGET_TABLES)
+    answer = operator.post(confirm_url(row, verb), filled(token_for(operator, row, verb), row))
+    assert audited() == [(verb, str(row.pk), outcome, REASON)]
+    if outcome == "applied":
+        assert (answer.status_code, answer.headers["Location"]) == (303, page(row))
+        assert columns(row)["version"] == row.version + 1
+        return
+    assert_nothing_was_done(answer, outcome, before)
+    assert row.state in answer.text if VERBS[verb].kind == "job" else "active" in answer.text or "paused" in answer.text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "situation", [pytest.param(name, marks=COMMITTING if name == "busy" else ()) for name in SITUATIONS]
+)
+def test_a_post_answers_what_happened_meanwhile(
+    verb: str,
+    situation: str,
+    operator: Client,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+) -> None:
+    settings.PGQUEUE = {"LOCK_TIMEOUT_SECONDS": 0.1}
+    row = make(verb, TARGETS[verb]["applied"])
+    client, token = operator, operator.get(confirm_url(row, verb)).context["token"]
+    expected = situation
+    match situation:
+        case "changed":
+            type(row).objects.filter(pk=row.pk).update(version=F("version") + 1)
+        case "gone":
+            type(row).objects.filter(pk=row.pk).delete()
+            # A queue without a row is an active one of version 0.
+            expected = "gone" if VERBS[verb].kind == "job" else "changed"
+        case "busy":
+            lock(request.getfixturevalue("open_connection")(), row)
+        case "replayed":
+            client.post(confirm_url(row, verb), filled(token, row))
+        case "forbidden":
+            client = client_with("viewer", *VIEWS)
+        case "expired":
+            pass_time(monkeypatch, CONFIRM_SECONDS + 60)
+        case "foreign_user":
+            token = token_for(client_with("op2", *VIEWS), row, verb)
+        case "foreign_verb":
+            token = token_for(client, row, next(other for other in VERBS if other != verb))
+        case "forged":
+            token = token[:-1] + ("A" if token[-1] != "A" else "B")
+    before = checksums(*TARGET_TABLES)
+
+    answer = client.post(confirm_url(row, verb), filled(token, row))
+
+    rows = [(verb, str(row.pk), expected, REASON)]
+    if situation == "replayed":
+        rows.insert(0, (verb, str(row.pk), "applied", REASON))
+        assert (answer.status_code, answer.headers["Location"]) == (303, page(row))
+        shown = client.get(page(row)).text
+        assert "already done at" in shown
+        assert "not done twice" in shown
+    assert audited() == ([] if situation in UNAUDITED else rows)
+    if (VERBS[verb].kind, situation) == ("queue", "gone"):
+        assert columns(row)["version"] == 0
+        before = checksums(*TARGET_TABLES)
+    assert_nothing_was_done(answer, expected, before)
+
+
+def assert_nothing_was_done(answer: Any, outcome: str, before: dict[str, str]) -> None:
+    """Check the rows, and that the page says so and has kept what was typed."""
+    assert checksums(*TARGET_TABLES) == before
+    assert answer.status_code == STATUSES.get(outcome, 409)
+    if answer.status_code == 303:
+        return
+    assert 'role="alert"' in answer.text
+    assert "nothing was done" in answer.text
+    assert 'name="seen"' not in answer.text
+    if outcome != "forbidden":
+        assert f'value="{REASON}"' in answer.text
+        assert 'value="OPS-1"' in answer.text
+        assert "Look again" in answer.text
+
+
+def lock(connection: psycopg.Connection[Any], row: Any) -> None:
+    """Hold a row's lock until the connection is closed."""
+    connection.autocommit = False
+    table, key = type(row)._meta.db_table, type(row)._meta.pk.column
+    connection.execute(f"SELECT 1 FROM {table} WHERE {key} = %s FOR UPDATE", [row.pk])
+
+
+def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let what was signed until now be that much older."""
+    now = signing.time.time
+
+    class Later:
+        @staticmethod
+        def time() -> float:
+            return now() + seconds
+
+    monkeypatch.setattr(signing, "time", Later)
+
+
+def test_a_token_of_another_job_does_nothing(operator: Client) -> None:
+    seen, other = JobFactory(), JobFactory()
+    before = checksums()
+    answer = operator.post(confirm_url(other, "hold"), filled(token_for(operator, seen, "hold"), other))
+    assert answer.status_code == 409
+    assert checksums() == before
+
+
+def test_a_page_is_good_for_ten_minutes(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = JobFactory()
+    token = operator.get(confirm_url(row, "hold")).context["token"]
+    pass_time(monkeypatch, CONFIRM_SECONDS - 5)
+    assert operator.post(confirm_url(row, "hold"), filled(token, row)).status_code == 303
+
+
+def test_a_double_click_and_back_are_done_once(operator: Client) -> None:
+    row = JobFactory(dead=True)
+    form = filled(operator.get(confirm_url(row, "requeue")).context["token"], row)
+    answers = [operator.post(confirm_url(row, "requeue"), {**form, "reason": f"no. {n}"}) for n in range(3)]
+    assert [answer.status_code for answer in answers] == [303, 303, 303]
+    assert [outcome for _verb, _id, outcome, _reason in audited()] == ["applied", "replayed", "replayed"]
+    assert Job.objects.get().version == row.version + 1
+
+
+def test_two_operators_on_the_same_page_one_wins(operator: Client) -> None:
+    row = JobFactory(dead=True)
+    second = client_with("op2", "requeue_job", "view_job")
+    tokens = [client.get(confirm_url(row, "requeue")).context["token"] for client in (operator, second)]
+    assert operator.post(confirm_url(row, "requeue"), filled(tokens[0], row)).status_code == 303
+    answer = second.post(confirm_url(row, "requeue"), filled(tokens[1], row))
+    assert answer.status_code == 409
+    assert "Changed since you looked" in answer.text
+    assert answer.context["facts"][0][1:] == ("pending", "dead")
+    assert OperatorAction.objects.values_list("actor_name", "outcome").order_by("id").last() == ("op2", "changed")
+
+
+@pytest.mark.parametrize(
+    ("verb", "reason"), [*((verb, "") for verb in VERBS), ("hold", "   "), ("hold", "\0"), ("hold", None)]
+)
+def test_without_a_reason_the_page_comes_back(verb: str, reason: str | None, operator: Client) -> None:
+    row = make(verb, TARGETS[verb]["applied"])
+    before = checksums()
+    token = operator.get(confirm_url(row, verb)).context["token"]
+    form = filled(token, row)
+    form |= {"reason": reason} if reason is not None else {}
+    if reason is None:
+        del form["reason"]
+    answer = operator.post(confirm_url(row, verb), form)
+    assert answer.status_code == 422
+    assert 'role="alert"' in answer.text
+    assert 'aria-invalid="true" aria-describedby="pgqueue-error"' in answer.text
+    assert 'value="OPS-1"' in answer.text
+    assert checksums() == before
+    # The page keeps its token, and so its age and its key.
+    assert answer.context["token"] == token
+    assert operator.post(confirm_url(row, verb), filled(token, row)).status_code == 303
+
+
+@pytest.mark.parametrize("typed", ["", "yes", "0", "\uff11\uff12", None])
+def test_breaking_a_lease_needs_the_number_typed(typed: str | None, operator: Client) -> None:
+    row = JobFactory(running=True)
+    before = checksums()
+    form = filled(operator.get(confirm_url(row, "break_lease")).context["token"], row, typed=typed or "")
+    if typed is None:
+        del form["typed"]
+    answer = operator.post(confirm_url(row, "break_lease"), form)
+    assert answer.status_code == 422
+    assert f"Type {row.pk} to confirm." in answer.text
+    assert f'value="{REASON}"' in answer.text
+    assert checksums() == before
+
+
+def test_only_level_three_asks_for_the_number(operator: Client) -> None:
+    asking = {verb for verb in VERBS if asks_for_the_number(operator, verb)}
+    assert asking == {verb.name for verb in VERBS.values() if verb.level == 3}
+
+
+def asks_for_the_number(client: Client, verb: str) -> bool:
+    """Say whether the confirm page has a field for it."""
+    return 'name="typed"' in client.get(confirm_url(make(verb, TARGETS[verb]["applied"]), verb)).text
+
+
+def test_looking_again_keeps_the_text_and_shows_the_facts_anew(operator: Client) -> None:
+    row = JobFactory()
+    old = operator.get(confirm_url(row, "hold")).context["token"]
+    Job.objects.update(version=5)
+    before = checksums()
+    answer = operator.post(confirm_url(row, "hold"), {"look": "1", "seen": old, "reason": REASON, "ticket": "OPS-1"})
+    assert answer.status_code == 200
+    assert checksums() == before
+    assert f'value="{REASON}"' in answer.text
+    assert operator.post(confirm_url(row, "hold"), filled(answer.context["token"], row)).status_code == 303
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_confirm_page_shows_the_facts(verb: str, operator: Client) -> None:
+    row = make(verb, TARGETS[verb]["applied"])
+    answer = operator.get(confirm_url(row, verb))
+    assert answer.status_code == 200
+    facts = {str(label): now for label, now, _was in answer.context["facts"]}
+    assert facts["Version"] == str(row.version)
+    if VERBS[verb].kind == "job":
+        assert facts["State"] == row.state
+        assert facts["Attempts"] == f"{row.attempts} of {row.max_attempts}"
+        assert facts["Stage"] == "not_called"
+        assert facts["Operation key"] == f"job:{row.pk}"
+        assert ("worker 101" in facts["Lease"]) == (row.state == "running")
+
+
+def test_the_page_says_that_the_job_changed_since_the_one_before(operator: Client) -> None:
+    row = JobFactory()
+    url = next(offer.url for offer in operator.get(page(row)).context["offers"] if "hold" in offer.url)
+    assert "It has changed since" not in operator.get(url).text
+    Job.objects.update(version=2)
+    assert "It has changed since" in operator.get(url).text
+
+
+@pytest.mark.parametrize(
+    "object_id", ["abc", "0x1", "-1", "1.0", "9" * 19, "9" * 30, "9" * 5000, "%00", "_00", "1%20or%201=1", "\u0661"]
+)
+def test_no_text_for_a_number_breaks_a_page(object_id: str, operator: Client) -> None:
+    for name in ("change", "history", "do/hold"):
+        url = f"/admin/pgqueue/job/{object_id}/{name}/"
+        assert operator.get(url).status_code in (302, 404)
+        assert operator.post(url, {"reason": "x"}).status_code in (302, 403, 404)
+    assert audited() == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "a_5Fb", "x/do/hold", "#1?x=y", "ключ", "a b", "<script>", "'\"", "%2F", "."])
+def test_a_queue_of_any_name_can_be_paused(name: str, operator: Client) -> None:
+    row = make("pause_queue", {"name": name})
+    assert operator.get(page(row)).status_code == 200
+    token = operator.get(confirm_url(row, "pause_queue")).context["token"]
+    answer = operator.post(confirm_url(row, "pause_queue"), filled(token, row))
+    assert (answer.status_code, answer.headers["Location"]) == (303, page(row))
+    assert operator.get(page(row)).context["original"].pk == name
+    assert audited() == [("pause_queue", name, "applied", REASON)]
+
+
+def test_a_queue_without_a_row_can_be_paused(operator: Client) -> None:
+    job = JobFactory(queue="sms")
+    assert "/admin/pgqueue/queue/sms/change/" in operator.get(page(job)).text
+    assert operator.get("/admin/pgqueue/queue/sms/change/").status_code == 200
+    url = "/admin/pgqueue/queue/sms/do/pause_queue/"
+    answer = operator.post(url, {"seen": operator.get(url).context["token"], "reason": REASON})
+    assert answer.status_code == 303
+    assert operator.get(page(job, "history")).status_code == 302
+
+
+@pytest.mark.parametrize("name", ["%00", "a" * 201])
+def test_what_no_queue_is_called_is_not_found(name: str, operator: Client) -> None:
+    for last in ("change", "do/pause_queue"):
+        assert operator.get(f"/admin/pgqueue/queue/{name}/{last}/").status_code in (302, 404)
+
+
+@pytest.mark.parametrize("verb", ["pause_queue", "claim", "delete", "__class__"])
+def test_a_verb_of_something_else_is_not_found(verb: str, operator: Client) -> None:
+    url = f"/admin/pgqueue/job/{JobFactory().pk}/do/{verb}/"
+    assert operator.get(url).status_code == 404
+    assert operator.post(url, {"reason": "x"}).status_code == 404
+
+
+def test_a_long_text_is_cut_and_not_refused(operator: Client) -> None:
+    row = JobFactory()
+    form = filled(token_for(operator, row, "hold"), row, reason="x" * 10_000, ticket="\0" + "y" * 10_000)
+    assert operator.post(confirm_url(row, "hold"), form).status_code == 303
+    found = OperatorAction.objects.get()
+    assert (len(found.reason), len(found.ticket)) == (2_000, 2_000)

@@ -1,0 +1,18 @@
+"""The console on other sites: one that shows all of it, one that shows jobs alone."""
+
+from django.contrib import admin
+from django.urls import path
+
+from pgqueue.admin import JobAdmin, OperatorActionAdmin, QueueAdmin, WorkerAdmin
+from pgqueue.models import Job, OperatorAction, Queue, Worker
+
+office = admin.AdminSite(name="office")
+office.register(Job, JobAdmin)
+office.register(Queue, QueueAdmin)
+office.register(Worker, WorkerAdmin)
+office.register(OperatorAction, OperatorActionAdmin)
+
+narrow = admin.AdminSite(name="narrow")
+narrow.register(Job, JobAdmin)
+
+urlpatterns = [path("back/office/", office.urls), path("narrow/", narrow.urls)]
