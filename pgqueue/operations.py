@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,74 +14,10 @@ from .exceptions import IdempotencyKeyReusedError, JobNotFoundError, ReasonMissi
 from .protocol import operating
 from .protocol.connecting import job_alias
 from .protocol.operating import AuditRow, Change, Replay
-from .recovery import Facts, decide_break
 from .states import WAITING, Outcome, State
-
-ACTIVE, PAUSED = "active", "paused"
-"""States of a queue."""
+from .verbs import ACTIVE, VERBS, Verb
 
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
-
-LONGEST_PAUSE_SECONDS = 10 * 366 * 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """One thing an operator may do to a job or a queue."""
-
-    name: str
-    kind: str
-    permission: str
-    states: tuple[str, ...]
-    """States of the target in which it applies."""
-    level: int = 2
-    """2 needs a reason; 3 also the target's number typed by hand, where a person clicks."""
-    params: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda facts, given: {}
-    """Statement parameters from the locked row's facts and the caller's params."""
-
-
-def _break_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    target = decide_break(
-        Facts(
-            recovery=facts["recovery"],
-            unknown_effects=facts["unknown_effects"],
-            stop_requested=facts["stop_requested"],
-            exhausted=False,
-        )
-    )
-    message = f"An operator broke the lease of worker {facts['worker_id']} under fence {facts['fence']}."
-    return {
-        "target": str(target),
-        "message": message,
-        "fence": facts["fence"],
-        "stage": facts["stage"],
-        "worker_id": facts["worker_id"],
-    }
-
-
-def _pause_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    seconds = given.get("for_seconds")
-    # A pause that ends before it begins would be answered `applied` and stop nothing.
-    if seconds is not None and not 0 < seconds <= LONGEST_PAUSE_SECONDS:
-        raise ValueError(f"for_seconds is {seconds!r}: give a time greater than zero, or none for no end.")
-    return {"for_seconds": seconds}
-
-
-VERBS: dict[str, Verb] = {
-    verb.name: verb
-    for verb in (
-        Verb("requeue", "job", "requeue_job", (State.DEAD, State.CANCELLED)),
-        Verb("cancel", "job", "cancel_job", (*WAITING, State.PAUSED)),
-        Verb("hold", "job", "hold_job", WAITING),
-        Verb("unhold", "job", "hold_job", (State.PAUSED,)),
-        Verb("give_up", "job", "discard_job", (*WAITING, State.UNKNOWN)),
-        Verb("ask_to_stop", "job", "cancel_job", (State.RUNNING,)),
-        Verb("break_lease", "job", "break_lease", (State.RUNNING,), level=3, params=_break_params),
-        Verb("pause_queue", "queue", "operate_queue", (ACTIVE,), params=_pause_params),
-        Verb("resume_queue", "queue", "operate_queue", (PAUSED,)),
-    )
-}
-"""Every verb by its name, which is also its statement's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +113,6 @@ def act(
         if not operating.is_spent_key(error):
             raise
         return _replayed_elsewhere(alias, request)
-
-
-def why_not(verb: Verb, state: str) -> str | None:
-    """Return in words why a verb is not offered on a target in that state; None when it is."""
-    if state in verb.states:
-        return None
-    return f"It is {state}; this applies to {', '.join(verb.states)}."
 
 
 def _verb(name: str) -> Verb:

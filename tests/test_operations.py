@@ -12,9 +12,10 @@ from django.db import DatabaseError, connection, transaction
 
 from pgqueue.exceptions import JobNotFoundError, ReasonMissingError, UnknownVerbError
 from pgqueue.models import Attempt, Job, OperatorAction, Queue
-from pgqueue.operations import LONGEST_PAUSE_SECONDS, VERBS, Action, Actor, act, why_not
+from pgqueue.operations import Action, Actor, act
 from pgqueue.protocol.operating import LONGEST_TEXT
 from pgqueue.states import FINAL, TRANSITIONS, By, Lane, Outcome, Recovery, Stage, State
+from pgqueue.verbs import LONGEST_PAUSE_SECONDS, VERBS, why_not
 from tests.factories import JobFactory, QueueFactory, from_now
 from tests.races.rows import snapshot
 
@@ -154,6 +155,19 @@ def test_what_a_page_offers_is_what_is_applied(verb: Any) -> None:
         assert offered == {state for state, outcome in zip(STATES, EXPECTED[verb.name], strict=True) if outcome is A}
     else:
         assert (why_not(verb, "paused") is None) == (verb.name == "resume_queue")
+
+
+@pytest.mark.parametrize("name", ["cancel", "give_up"])
+def test_a_verb_that_an_unknown_outcome_forbids_is_not_offered_over_one(name: str) -> None:
+    [state, *_] = VERBS[name].states
+    assert why_not(VERBS[name], state, unknown_effects=1) == (
+        "The outcome of 1 effect(s) is unknown: that must be reconciled first."
+    )
+
+
+def test_a_job_that_was_asked_to_stop_is_not_offered_the_question_again() -> None:
+    assert why_not(VERBS["ask_to_stop"], State.RUNNING, stop_requested=True) is not None
+    assert why_not(VERBS["break_lease"], State.RUNNING, stop_requested=True) is None
 
 
 def test_verbs_make_the_moves_of_the_table_and_no_others() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pgqueue.operations import VERBS
 from pgqueue.protocol.settling import EndingKind
 from pgqueue.recovery import Facts, decide, decide_break
 from pgqueue.states import FINAL, TRANSITIONS, WAITING, By, Lane, Recovery, State
+from pgqueue.verbs import VERBS
 
 ROOT = Path(__file__).parent.parent
 STATEMENTS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "pgqueue" / "sql").glob("*.sql")}

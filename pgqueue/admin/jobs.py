@@ -148,6 +148,10 @@ class JobAdmin(VerbAdmin):
         number = job_id(object_id)
         return None if number is None else str(number)
 
+    def known_of(self, obj: Any) -> dict[str, Any]:
+        """Return what else than the state decides whether a verb is offered."""
+        return {"unknown_effects": obj.unknown_effects, "stop_requested": obj.stop_requested_at is not None}
+
     def facts_of(self, obj: Any) -> Facts:
         """Return what decides about a job."""
         return [

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Queue
-from ..operations import ACTIVE, PAUSED
+from ..verbs import ACTIVE, PAUSED
 from .verbs import Facts, VerbAdmin
 from .words import NOTHING, instant
 

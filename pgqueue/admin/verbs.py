@@ -19,9 +19,10 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
 from ..models import OperatorAction
-from ..operations import VERBS, Action, Actor, Verb, act, why_not
+from ..operations import Action, Actor, act
 from ..protocol.operating import text
 from ..states import Outcome
+from ..verbs import VERBS, Verb, why_not
 from .base import ReadOnlyAdmin
 from .words import CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant
 
@@ -91,6 +92,10 @@ class VerbAdmin(ReadOnlyAdmin):
         """Return the target's state in the verbs' words."""
         return str(obj.state)
 
+    def known_of(self, obj: Any) -> dict[str, Any]:
+        """Return what else than the state decides whether a verb is offered."""
+        return {}
+
     def facts_of(self, obj: Any) -> Facts:
         """Return what an operator must know before acting."""
         return [(_("State"), self.state_of(obj)), (_("Version"), obj.version)]
@@ -135,7 +140,7 @@ class VerbAdmin(ReadOnlyAdmin):
         return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
 
     def _offer(self, actor: Actor, verb: Verb, obj: Any) -> Offer:
-        refusal = why_not(verb, self.state_of(obj))
+        refusal = why_not(verb, self.state_of(obj), **self.known_of(obj))
         if not actor.may(verb):
             refusal = _("You do not have the permission pgqueue.%(name)s.") % {"name": verb.permission}
         url = self.page_url(self.model, "verb", obj.pk, verb.name, seen=obj.version)
@@ -264,7 +269,7 @@ class VerbAdmin(ReadOnlyAdmin):
             "seen_at": instant(obj.now),
             "consequence": CONSEQUENCES[verb.name],
             "needs_typing": verb.level >= TYPED_LEVEL,
-            "refusal": why_not(verb, self.state_of(obj)),
+            "refusal": why_not(verb, self.state_of(obj), **self.known_of(obj)),
         }
 
     def _token(self, request: HttpRequest, verb: Verb, target: str, obj: Any, seen: Seen | None) -> str:

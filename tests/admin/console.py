@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from pgqueue.admin.verbs import Seen
 from pgqueue.models import Job, OperatorAction, Queue
-from pgqueue.operations import VERBS
+from pgqueue.verbs import VERBS
 from tests.factories import JobFactory, QueueFactory
 
 MODELS = {"job": Job, "queue": Queue}

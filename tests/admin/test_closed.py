@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from pgqueue.admin.base import ReadOnlyAdmin
-from pgqueue.operations import VERBS
+from pgqueue.verbs import VERBS
 from tests.admin.conftest import VIEWS
 from tests.admin.console import (
     REASON,

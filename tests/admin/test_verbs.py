@@ -12,8 +12,8 @@ from django.test import Client
 
 from pgqueue.admin.verbs import CONFIRM_SECONDS
 from pgqueue.models import Job, OperatorAction
-from pgqueue.operations import VERBS
 from pgqueue.states import Outcome
+from pgqueue.verbs import VERBS
 from tests.admin.conftest import VIEWS
 from tests.admin.console import (
     AUDIT,

@@ -6,10 +6,11 @@ import pytest
 from django.db import connection
 
 from pgqueue.models import Attempt, OperatorAction, Queue
-from pgqueue.operations import VERBS, Actor, act
+from pgqueue.operations import Actor, act
 from pgqueue.protocol import operating
 from pgqueue.sql import load
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
+from pgqueue.verbs import VERBS
 from tests.factories import JobFactory, OperatorActionFactory, QueueFactory
 from tests.statements.doing import WORKER, claim_ids, columns, end, ending, fresh
 

@@ -9,8 +9,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...exceptions import PGQueueError
-from ...operations import LONGEST_PAUSE_SECONDS, VERBS, Action, Actor, act
+from ...operations import Action, Actor, act
 from ...states import Outcome
+from ...verbs import LONGEST_PAUSE_SECONDS, VERBS
 
 NOT_DONE = 3
 """Exit status when nothing was done because the target did not allow it, or had changed."""

@@ -1,0 +1,87 @@
+"""The operator's verbs: on what they act, in which states, with which permission, and why one does not apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .recovery import Facts, decide_break
+from .states import WAITING, State
+
+ACTIVE, PAUSED = "active", "paused"
+"""States of a queue."""
+
+LONGEST_PAUSE_SECONDS = 10 * 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing an operator may do to a job or a queue."""
+
+    name: str
+    kind: str
+    permission: str
+    states: tuple[str, ...]
+    """States of the target in which it applies."""
+    over_unknown_effects: bool = True
+    """Whether it may be used while the outcome of an effect is unknown."""
+    level: int = 2
+    """2 needs a reason; 3 also the target's number typed by hand, where a person clicks."""
+    params: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda facts, given: {}
+    """Statement parameters from the locked row's facts and the caller's params."""
+
+
+def _break_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    target = decide_break(
+        Facts(
+            recovery=facts["recovery"],
+            unknown_effects=facts["unknown_effects"],
+            stop_requested=facts["stop_requested"],
+            exhausted=False,
+        )
+    )
+    message = f"An operator broke the lease of worker {facts['worker_id']} under fence {facts['fence']}."
+    return {
+        "target": str(target),
+        "message": message,
+        "fence": facts["fence"],
+        "stage": facts["stage"],
+        "worker_id": facts["worker_id"],
+    }
+
+
+def _pause_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = given.get("for_seconds")
+    # A pause that ends before it begins would be answered `applied` and stop nothing.
+    if seconds is not None and not 0 < seconds <= LONGEST_PAUSE_SECONDS:
+        raise ValueError(f"for_seconds is {seconds!r}: give a time greater than zero, or none for no end.")
+    return {"for_seconds": seconds}
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb("requeue", "job", "requeue_job", (State.DEAD, State.CANCELLED)),
+        Verb("cancel", "job", "cancel_job", (*WAITING, State.PAUSED), over_unknown_effects=False),
+        Verb("hold", "job", "hold_job", WAITING),
+        Verb("unhold", "job", "hold_job", (State.PAUSED,)),
+        Verb("give_up", "job", "discard_job", (*WAITING, State.UNKNOWN), over_unknown_effects=False),
+        Verb("ask_to_stop", "job", "cancel_job", (State.RUNNING,)),
+        Verb("break_lease", "job", "break_lease", (State.RUNNING,), level=3, params=_break_params),
+        Verb("pause_queue", "queue", "operate_queue", (ACTIVE,), params=_pause_params),
+        Verb("resume_queue", "queue", "operate_queue", (PAUSED,)),
+    )
+}
+"""Every verb by its name, which is also its statement's."""
+
+
+def why_not(verb: Verb, state: str, *, unknown_effects: int = 0, stop_requested: bool = False) -> str | None:
+    """Return in words why a verb is not offered on a target; None when it is."""
+    if state not in verb.states:
+        return f"It is {state}; this applies to {', '.join(verb.states)}."
+    if unknown_effects and not verb.over_unknown_effects:
+        return f"The outcome of {unknown_effects} effect(s) is unknown: that must be reconciled first."
+    if stop_requested and verb.name == "ask_to_stop":
+        return "It was asked to stop before, and has not answered yet."
+    return None
