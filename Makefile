@@ -14,10 +14,10 @@ PYTEST = $(BIN)/python -m pytest
 export PGQUEUE_SHORT := $(SHORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-faults bench test-matrix lint format demo build clean
+.PHONY: help test test-faults bench test-matrix lint format demo docs build clean
 
 help:
-	@echo "make demo | test | test-faults | bench | test-matrix | lint | format | build | clean"
+	@echo "make demo | test | test-faults | bench | test-matrix | lint | format | docs | build | clean"
 
 .venv: $(READY)
 
@@ -57,6 +57,15 @@ format: $(READY)
 
 demo: $(READY)
 	$(BIN)/python -m demo_project.demo $(ARGS)
+
+# Into build/docs. Rewrites the generated pages first; a warning, such as a dead link, is an error.
+docs: .venv/.docs-installed
+	$(BIN)/python docs/reference/generate.py
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -d build/doctrees docs build/docs
+
+.venv/.docs-installed: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
 
 build: $(READY)
 	rm -rf dist
