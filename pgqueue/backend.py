@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from django.apps import apps
@@ -34,7 +35,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGEST_ID = 2**63 - 1
-OFFERED = (Recovery.UNDECLARED, Recovery.IDEMPOTENT, Recovery.MANUAL)
+LARGEST_INTEGER = 2**31 - 1
+OFFERED = (Recovery.UNDECLARED, Recovery.IDEMPOTENT)
+"""The other policies need effects on record to decide by: declaring one must not promise what is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,10 @@ class PGQueueTask(Task, Generic[P, T]):
     run_after: datetime | None = None
     max_attempts: int | None = None
     """Runs that may be charged before the job is dead; None is the setting's."""
+    max_run_seconds: int | None = None
+    """Longest run; past it the run is interrupted, and has failed. None is the setting's."""
     recovery: str = Recovery.UNDECLARED
-    """What may be done when a worker is lost: `idempotent`, `manual`, or undeclared."""
+    """What may be done when a worker is lost: `idempotent`, or undeclared."""
     backoff_seconds: float | None = None
     """First delay after a failure, doubled each time; None is the setting's."""
     retry_on: tuple[type[BaseException], ...] = ()
@@ -74,6 +79,7 @@ class PGQueueTask(Task, Generic[P, T]):
         run_after: datetime | None = None,
         backend: str | None = None,
         max_attempts: int | None = None,
+        max_run_seconds: int | None = None,
         tenant: str | None = None,
         shard_key: str | None = None,
         operation_key: str | None = None,
@@ -85,6 +91,7 @@ class PGQueueTask(Task, Generic[P, T]):
             "run_after": run_after,
             "backend": backend,
             "max_attempts": max_attempts,
+            "max_run_seconds": max_run_seconds,
             "tenant": tenant,
             "shard_key": shard_key,
             "operation_key": operation_key,
@@ -186,8 +193,8 @@ def _refuse_bad_options(task: Task[..., Any]) -> None:
             raise InvalidTask(f"{name} must be {expected}, not {value!r}.")
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 32_000
+def _is_count(value: Any, *, largest: int = 32_000) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= largest
 
 
 def _is_duration(value: Any) -> bool:
@@ -214,6 +221,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "operation_key": _NAME,
     "recovery": (lambda value: value in OFFERED, f"one of {', '.join(OFFERED)}"),
     "max_attempts": (_is_count, "a whole number between 1 and 32000"),
+    "max_run_seconds": (partial(_is_count, largest=LARGEST_INTEGER), "a whole number of seconds above 0"),
     "backoff_seconds": (_is_duration, "a finite number of seconds above 0"),
     "retry_on": _EXCEPTIONS,
     "bury_on": _EXCEPTIONS,

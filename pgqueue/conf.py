@@ -25,6 +25,8 @@ class Settings:
     lease_seconds: float = 60.0
     heartbeats_per_lease: int = 3
     concurrency: int = 10
+    async_concurrency: int = 100
+    """Async tasks that run at once on the event loop of a worker process, beside the threads."""
     batch_size: int = 500
     """Most jobs that one claim takes, and so the most a worker ever prefetches."""
     prefetch_seconds: float = 0.2
@@ -39,6 +41,10 @@ class Settings:
     max_attempts: int = 8
     max_lease_losses: int = 3
     """Losses suffered alone after which a job is not run again."""
+    max_run_seconds: float | None = None
+    """Longest run of a job whose task has no limit of its own; None is for ever."""
+    kill_grace_seconds: float = 30.0
+    """How long a run may go on past its limit before its process drains and leaves, to be replaced."""
     backoff_base_seconds: float = 2.0
     backoff_cap_seconds: float = 3600.0
     max_payload_bytes: int = 256 * 1024
@@ -61,6 +67,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str | None": (str, type(None)),
     "tuple[str, ...]": (tuple, list),
     "float": (int, float),
+    "float | None": (int, float, type(None)),
     "int": (int,),
     "bool": (bool,),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .compat import TaskContext, TaskResult
+from .exceptions import JobStoppedError, JobTimeoutError
 from .holding import Held
 
 
@@ -44,5 +45,16 @@ class JobContext(TaskContext):
 
     @property
     def stop_requested(self) -> bool:
-        """Whether an operator asked this job to stop. Any exception then ends it as cancelled."""
-        return self._held.stop_requested
+        """Whether this run should end now: an operator asked for it, or it has passed its limit.
+
+        After a request, which is heard within one heartbeat, any exception ends the job as cancelled. An async task
+        need not look: it is cancelled.
+        """
+        return self._held.stop_requested or self._held.timed_out
+
+    def raise_if_stopped(self) -> None:
+        """Raise `JobStoppedError` or `JobTimeoutError` when this run should end now."""
+        if self._held.stop_requested:
+            raise JobStoppedError(self.job_id)
+        if self._held.timed_out:
+            raise JobTimeoutError(self.job_id, self._held.limit_seconds())

@@ -117,6 +117,7 @@ def _new_job(call: Call) -> NewJob:
         run_at=_instant(task.run_after),
         tenant=tenant,
         shard_key=shard_key,
+        max_run_seconds=getattr(task, "max_run_seconds", None),
     )
 
 

@@ -97,22 +97,6 @@ class UnknownTaskError(PGQueueError):
         )
 
 
-class TaskNameConflictError(PGQueueError):
-    """Two functions under one task name; `first` and `second` are their dotted paths."""
-
-    def __init__(self, task: str, first: str, second: str) -> None:
-        super().__init__(task, first, second)
-        self.task = task
-        self.first = first
-        self.second = second
-
-    def __str__(self) -> str:
-        return (
-            f"Task name {_shown(self.task)} is taken by {_shown(self.first)} and cannot be registered "
-            f"again for {_shown(self.second)}: rename one of them."
-        )
-
-
 class LeaseLostError(PGQueueError):
     """A write refused because the job is no longer owned under this fence."""
 
@@ -148,7 +132,7 @@ class JobNotFoundError(PGQueueError, LookupError):
         self.job_id = job_id
 
     def __str__(self) -> str:
-        return f"Job {_shown(self.job_id)} does not exist: the id is wrong, or retention has deleted the job."
+        return f"Job {_shown(self.job_id)} does not exist: the id is wrong, or its row was deleted."
 
 
 class IdempotencyKeyReusedError(PGQueueError):
@@ -217,6 +201,49 @@ class JobLostError(PGQueueError):
             f"The worker of job {self.job_id} was lost under fence {self.fence}: its lease ran out without "
             f"an ending. Whether the attempt had an effect is not known from this alone."
         )
+
+
+class AttemptFailedError(PGQueueError):
+    """Stands for a task's exception where that one is over: `traceback` is its text, redacted and bounded."""
+
+    def __init__(self, class_path: str, traceback: str) -> None:
+        super().__init__(class_path, traceback)
+        self.class_path = class_path
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"{self.class_path}\n{self.traceback}"
+
+
+class JobTimeoutError(PGQueueError, TimeoutError):
+    """A run that took longer than it may.
+
+    The facts are not known where it is raised into a thread, at any point of the task: both are then None.
+    """
+
+    def __init__(self, job_id: int | None = None, limit_seconds: float | None = None) -> None:
+        super().__init__(job_id, limit_seconds)
+        self.job_id = job_id
+        self.limit_seconds = limit_seconds
+
+    def __str__(self) -> str:
+        if self.job_id is None or self.limit_seconds is None:
+            return "This job has run for longer than its limit: end it now."
+        return (
+            f"Job {self.job_id} ran for longer than its limit of {self.limit_seconds:g} seconds: make it quicker or "
+            f"split it, or give its task a larger max_run_seconds."
+        )
+
+
+class JobStoppedError(PGQueueError):
+    """A run that ended because somebody asked for that."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return f"Job {self.job_id} was asked to stop, and did. An operator can requeue it."
 
 
 class Retry(Exception):

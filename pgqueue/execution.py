@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.utils import timezone
@@ -13,6 +16,7 @@ from . import conf, registry, signalling
 from .backoff import delay_seconds, retry_after_seconds
 from .compat import Task
 from .context import JobContext
+from .exceptions import JobStoppedError, JobTimeoutError
 from .failures import classify, describe, is_retryable
 from .holding import Held
 from .payloads import decode, encode_result
@@ -23,33 +27,79 @@ from .results import started
 logger = logging.getLogger(__name__)
 
 
-def run(held: Held, *, on_error: Callable[[BaseException], object] | None = None) -> Ending:
-    """Run a job to its ending. A lease that may have run out is given back unstarted.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A lease whose task is about to be called, and with what."""
+
+    held: Held
+    task: Task[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    began_at: float
+
+    def call(self) -> Any:
+        """Call the task here and now; an async one on an event loop of its own."""
+        return self.task.call(*self.args, **self.kwargs)
+
+
+def run(
+    held: Held,
+    *,
+    call: Callable[[Prepared], Any] = Prepared.call,
+    on_error: Callable[[BaseException], object] | None = None,
+) -> Ending:
+    """Run a job to its ending, in three steps: prepare, call, conclude.
 
     `on_error` is given what the task raised: the ending holds only what may be stored of it.
     """
-    lease = held.lease
+    prepared = prepare(held, on_error=on_error)
+    if isinstance(prepared, Ending):
+        return prepared
+    return conclude(prepared, partial(call, prepared), on_error=on_error)
+
+
+def prepare(held: Held, *, on_error: Callable[[BaseException], object] | None = None) -> Prepared | Ending:
+    """Find the task and its arguments, and tell `task_started`: receivers may use the database.
+
+    A lease that may have run out is given back unstarted.
+    """
     if held.may_be_lost():
-        return Ending(EndingKind.RELEASE, lease.id, lease.fence)
-    began = time.monotonic()
+        return Ending(EndingKind.RELEASE, held.lease.id, held.lease.fence)
+    began_at = time.monotonic()
     try:
-        result = _run(held)
+        task = registry.find(held.lease.task)
+        args, kwargs = _arguments(held, task)
     except BaseException as error:
-        if on_error is not None:
-            on_error(error)
-        return _failed(held, error, time.monotonic() - began)
-    return Ending(EndingKind.COMPLETE, lease.id, lease.fence, time.monotonic() - began, result=result)
+        return _caught(held, error, began_at, on_error)
+    return Prepared(held, task, args, kwargs, began_at)
 
 
-def _run(held: Held) -> str | None:
-    task = registry.find(held.lease.task)
-    args, kwargs = _arguments(held, task)
-    value = task.call(*args, **kwargs)
-    return encode_result(value, max_bytes=conf.current().max_result_bytes)
+def conclude(
+    prepared: Prepared, call: Callable[[], Any], *, on_error: Callable[[BaseException], object] | None = None
+) -> Ending:
+    """Turn what a call returns or raises into an ending."""
+    held, began_at = prepared.held, prepared.began_at
+    try:
+        result = encode_result(call(), max_bytes=conf.current().max_result_bytes)
+    except BaseException as error:
+        return _caught(held, error, began_at, on_error)
+    return Ending(EndingKind.COMPLETE, held.lease.id, held.lease.fence, time.monotonic() - began_at, result=result)
+
+
+def interrupted(held: Held, error: BaseException) -> Ending:
+    """Return the ending of a run that something broke off from outside; what it had come to is not known."""
+    failure = Failure(classify(error), describe(error))
+    delay = conf.current().backoff_base_seconds
+    return Ending(EndingKind.RETRY, held.lease.id, held.lease.fence, delay_seconds=delay, failure=failure)
+
+
+def timed_out(held: Held, *, run_seconds: float) -> Ending:
+    """Return the ending of a run that nothing could stop, to be written when its process is about to end."""
+    return _failed(held, JobTimeoutError(held.lease.id, held.limit_seconds()), run_seconds)
 
 
 def _arguments(held: Held, task: Task[..., Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return what to call the task with; tell `task_started` on the way. A TaskResult is made only if wanted."""
+    """Return what to call the task with. A TaskResult is made only if wanted."""
     lease = held.lease
     args = decode(lease.args) or []
     kwargs = decode(lease.kwargs) or {}
@@ -60,6 +110,27 @@ def _arguments(held: Held, task: Task[..., Any]) -> tuple[list[Any], dict[str, A
     if heard:
         signalling.send_started(type(task.get_backend()), result)
     return ([JobContext(held, result), *args] if task.takes_context else args), kwargs
+
+
+def _caught(
+    held: Held, error: BaseException, began_at: float, on_error: Callable[[BaseException], object] | None
+) -> Ending:
+    if on_error is not None:
+        on_error(error)
+    return _failed(held, _reason(held, error), time.monotonic() - began_at)
+
+
+def _reason(held: Held, error: BaseException) -> BaseException:
+    """Say with its facts what the worker itself threw into the run; anything else is the task's own."""
+    told: BaseException
+    if held.timed_out and isinstance(error, JobTimeoutError | asyncio.CancelledError):
+        told = JobTimeoutError(held.lease.id, held.limit_seconds())
+    elif held.stop_requested and isinstance(error, asyncio.CancelledError):
+        told = JobStoppedError(held.lease.id)
+    else:
+        return error
+    told.__cause__ = error
+    return told
 
 
 def _failed(held: Held, error: BaseException, run_seconds: float) -> Ending:

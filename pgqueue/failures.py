@@ -22,6 +22,7 @@ from .exceptions import (
     JobCancelledError,
     JobLostError,
     JobNotFoundError,
+    JobStoppedError,
     LeaseLostError,
     OperationKeyConflictError,
     PayloadError,
@@ -63,6 +64,7 @@ FIXED: dict[type[BaseException], FailureClass] = {
     LeaseLostError: FailureClass.LEASE_LOST,
     JobLostError: FailureClass.LEASE_LOST,
     JobCancelledError: FailureClass.STOPPED,
+    JobStoppedError: FailureClass.STOPPED,
     ResultError: FailureClass.RESULT,
 }
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from . import conf
 from .protocol.claiming import Lease
 from .protocol.leasing import Renewal
 
@@ -31,10 +32,16 @@ class Held:
     """Boot time until which the database has surely not given the job to anybody else."""
     lost: bool = False
     stop_requested: bool = False
+    timed_out: bool = False
+    """Its run has taken longer than its limit."""
 
     def may_be_lost(self) -> bool:
         """Say whether the lease is lost, or may have run out since it was last confirmed."""
         return self.lost or boot_seconds() >= self.safe_until
+
+    def limit_seconds(self) -> float | None:
+        """Return how long one run may take: the job's own limit, else the setting's, else None."""
+        return self.lease.max_run_seconds or conf.current().max_run_seconds
 
 
 class Holdings:
@@ -69,6 +76,11 @@ class Holdings:
         """Return job id and fence of everything held."""
         with self._lock:
             return {id: held.lease.fence for id, held in self._held.items()}
+
+    def leases(self) -> list[Lease]:
+        """Return everything held."""
+        with self._lock:
+            return [held.lease for held in self._held.values()]
 
     def renewable(self) -> dict[int, Held]:
         """Return what a heartbeat asks for, by job id: everything held that is not known to be lost."""

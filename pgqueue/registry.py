@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from django.utils.module_loading import autodiscover_modules
@@ -43,6 +44,12 @@ def find_or_discover(name: str) -> Task[..., Any]:
 def names() -> tuple[str, ...]:
     """Return the names of every task known to this process, sorted."""
     return tuple(sorted(_tasks))
+
+
+def is_async(name: str) -> bool:
+    """Say whether the task of that name is a coroutine function."""
+    task = get(name)
+    return task is not None and inspect.iscoroutinefunction(task.func)
 
 
 def discover() -> None:

@@ -7,6 +7,7 @@ import logging
 from django.dispatch import Signal
 
 from .compat import BaseTaskBackend, Task, TaskResult, task_finished, task_started
+from .exceptions import AttemptFailedError
 
 _logger = logging.getLogger(Task.__module__.removesuffix(".base"))
 OWN_RECEIVERS = 1
@@ -29,8 +30,19 @@ def send_started(sender: type[BaseTaskBackend], result: TaskResult) -> None:
 
 
 def send_finished(sender: type[BaseTaskBackend], result: TaskResult) -> None:
-    """Say that a job has ended for good. Sent once, after its ending was written."""
-    task_finished.send_robust(sender, task_result=result)
+    """Say that a job has ended for good. Sent once, after its ending was written.
+
+    Receivers of a failed one find an exception under way, as with Django's own backends: with the stored text,
+    since the task's exception is over and may hold secrets.
+    """
+    if not result.errors:
+        task_finished.send_robust(sender, task_result=result)
+        return
+    latest = result.errors[-1]
+    try:
+        raise AttemptFailedError(latest.exception_class_path, latest.traceback)
+    except AttemptFailedError:
+        task_finished.send_robust(sender, task_result=result)
 
 
 def _is_heard(signal: Signal, level: int) -> bool:

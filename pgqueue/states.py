@@ -101,7 +101,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves("claim", By.WORKER, WAITING, State.RUNNING),
     *_moves("complete", By.WORKER, (State.RUNNING,), State.SUCCEEDED),
     *_moves("retry", By.WORKER, (State.RUNNING,), State.RETRYING, State.DEAD, State.CANCELLED),
-    *_moves("bury", By.WORKER, (State.RUNNING,), State.DEAD),
+    *_moves("bury", By.WORKER, (State.RUNNING,), State.DEAD, State.CANCELLED),
     *_moves("release", By.WORKER, (State.RUNNING,), State.PENDING, State.CANCELLED),
     *_moves(
         "take_over",

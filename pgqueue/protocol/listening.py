@@ -14,11 +14,14 @@ def listen(connection: psycopg.Connection[Any]) -> None:
     connection.execute(load("listen"))
 
 
-def wait(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> bool:
-    """Wait for one notification; return whether one came. Raise `psycopg.OperationalError` on a lost connection."""
-    return any(True for _ in connection.notifies(timeout=timeout_seconds, stop_after=1))
+def wait(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> str | None:
+    """Wait for one notification and return its text, None when none came in time.
+
+    Raise `psycopg.OperationalError` on a lost connection.
+    """
+    return next((heard.payload for heard in connection.notifies(timeout=timeout_seconds, stop_after=1)), None)
 
 
 def wake(connection: psycopg.Connection[Any], queues: list[str]) -> None:
-    """Wake other workers."""
+    """Wake listening workers."""
     connection.execute(load("notify"), {"queues": queues})

@@ -1,6 +1,6 @@
 -- Settle failed attempts that no repetition can help.
--- Transition: running -> dead.
--- Guard: id, fence, worker_id.
+-- Transition: running -> dead; -> cancelled when a stop was requested.
+-- Guard: id, fence, worker_id. What decides the target are columns of the locked row.
 -- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
 -- Writes: the job, the attempt.
 -- The guards stand in a sub-select of their own: in a join, a table whose statistics know no running row makes
@@ -8,13 +8,13 @@
 -- Returns: id, state and the instant of the jobs buried; an id left out was not.
 WITH owned AS MATERIALIZED (
     SELECT
-        mine.id, ending.run_seconds, ending.failure_class, ending.error_class, ending.message, ending.traceback
+        mine.id, mine.target, ending.run_seconds, ending.failure_class, ending.error_class, ending.message, ending.traceback
     FROM unnest(
         %(ids)s::bigint[], %(fences)s::bigint[], %(run_seconds)s::float8[], %(failure_classes)s::text[],
         %(error_classes)s::text[], %(messages)s::text[], %(tracebacks)s::text[]
     ) AS ending (id, fence, run_seconds, failure_class, error_class, message, traceback)
     CROSS JOIN LATERAL (
-        SELECT job.id
+        SELECT job.id, CASE WHEN job.stop_requested_at IS NOT NULL THEN 'cancelled' ELSE 'dead' END AS target
         FROM pgqueue_job AS job
         WHERE job.id = ending.id
             AND job.fence = ending.fence
@@ -24,7 +24,7 @@ WITH owned AS MATERIALIZED (
 ),
 buried AS (
     UPDATE pgqueue_job AS job
-    SET state = 'dead',
+    SET state = owned.target,
         version = job.version + 1,
         attempts = job.attempts + 1,
         worker_id = NULL,

@@ -149,6 +149,6 @@ def _state_of(alias: str, id: int) -> State:
 
 
 def _tell(alias: str, finished: Finished) -> None:
-    notice = notice_of([finished])
+    notice = notice_of([finished], alias=alias)
     if notice is not None:
         isolated(alias, lambda: contextvars.Context().run(notice))

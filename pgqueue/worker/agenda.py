@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from ..protocol.claiming import Horizon, Lease
 from ..protocol.settling import Ending, EndingKind
 from ..states import Lane
-from .pace import Pace
+from .pace import Pace, Pool
 
 BUSY_LOOK_SECONDS = 1.0
 """Longest time between two looks while work flows: other lanes and expired leases must not wait for a lull."""
@@ -19,26 +20,43 @@ HOARD_SECONDS = 2.0
 
 PATIENCE_SECONDS = 10.0
 """How long claims pause at first for a job that is to run alone."""
+REST_RATIO = 20
+"""A slow claim for one pool that found too little is not sent again for so many times as long as it took: the rows
+that it read in vain, those of the other pool, may be a million."""
+SLOW_CLAIM_SECONDS = 0.01
+
+Counts = Mapping[Pool, int]
+"""How many leases are held for each pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a claim takes from: jobs of one lane, for one pool or for whichever."""
+
+    lane: Lane
+    pool: Pool | None
+
+
+ALONE = Source(Lane.ALONE, None)
 
 
 class Agenda:
-    """Which lanes may have something due, how much to ask for, and how long to sleep."""
+    """Which sources may have something due, how much to ask for, and how long to sleep."""
 
     def __init__(
         self,
         *,
-        concurrency: int,
-        pace: Pace,
+        paces: Mapping[Pool, Pace],
         notify_window_seconds: float,
         max_jobs: int | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._concurrency = concurrency
-        self._pace = pace
+        self._paces = paces
         self._notify_window_seconds = notify_window_seconds
         self._left = max_jobs
         self._clock = clock
-        self._due: set[Lane] = {Lane.PLAIN}
+        self._due: set[Source] = self._sources(Lane.PLAIN)
+        self._resting_until: dict[Source, float] = {}
         self._look_at = 0.0
         self._unsaid_until = 0.0
         self._moved_at = 0.0
@@ -52,13 +70,13 @@ class Agenda:
 
     def wake(self) -> None:
         """Something was enqueued. What its process left unsaid within the window is found by the look after it."""
-        self._due.add(Lane.PLAIN)
+        self._due |= self._sources(Lane.PLAIN)
         self._unsaid_until = self._clock() + self._notify_window_seconds
         self._look_within(self._notify_window_seconds)
 
     def see(self, horizon: Horizon, *, poll_seconds: float) -> None:
         """Take in a look at the database."""
-        self._due = {Lane(lane) for lane in horizon.due_lanes}
+        self._due = {source for lane in horizon.due_lanes for source in self._sources(Lane(lane))}
         longest = BUSY_LOOK_SECONDS if self._due else poll_seconds
         known = [wait for wait in (horizon.next_due_seconds, horizon.next_expiry_seconds) if wait is not None]
         self._look_at = self._clock() + min([longest, *(max(wait, SHORTEST_NAP_SECONDS) for wait in known)])
@@ -74,36 +92,39 @@ class Agenda:
         if in_seconds > 0:
             self._look_within(in_seconds)
         else:
-            self._due.add(lane)
+            self._due |= self._sources(lane)
 
-    def get(self, lane: Lane, leases: list[Lease], *, asked: int) -> None:
-        """A claim answered. Fewer than asked: the lane is empty, and a look tells until when."""
+    def get(self, source: Source, leases: list[Lease], *, asked: int, took_seconds: float = 0.0) -> None:
+        """A claim answered. Fewer than asked: the source is empty, and a look tells until when."""
         self._moved_at = self._clock()
         if self._left is not None:
             self._left -= len(leases)
-        if lane is Lane.ALONE:
+        if source is ALONE:
             self._get_alone(leases)
         elif len(leases) < asked:
-            self._due.discard(lane)
+            self._due.discard(source)
+            if len(self._paces) > 1 and took_seconds >= SLOW_CLAIM_SECONDS:
+                self._resting_until[source] = self._clock() + REST_RATIO * took_seconds
             if leases:
                 self._look_at = 0.0
 
-    def end(self, lease: Lease, ending: Ending) -> None:
+    def end(self, lease: Lease, ending: Ending, *, pool: Pool) -> None:
         """A lease was settled, or turned out to be lost."""
         self._moved_at = self._clock()
         if ending.kind is not EndingKind.RELEASE:
-            self._pace.note(ending.run_seconds)
+            self._paces[pool].note(ending.run_seconds)
         if ending.id == self._alone:
             self._alone = None
             self._alone_not_before = self._clock() + ending.run_seconds
         if ending.kind is EndingKind.RETRY:
             self._look_within(ending.delay_seconds)
         elif lease.lane == Lane.LANED:
-            self._due.add(Lane.LANED)
+            self._due |= self._sources(Lane.LANED)
 
     def give_back(self) -> None:
         """Waiting leases were given back: jobs run longer than they did."""
-        self._pace.slow_down(HOARD_SECONDS)
+        for pace in self._paces.values():
+            pace.slow_down(HOARD_SECONDS)
 
     # -- what to do ----------------------------------------------------------------------------------------
 
@@ -115,31 +136,36 @@ class Agenda:
         """Say whether leases wait in vain: nothing ended or began for a while."""
         return waiting > 0 and self._clock() - self._moved_at >= HOARD_SECONDS
 
-    def lanes(self, *, held: int) -> tuple[Lane, ...]:
-        """Return the lanes to claim from, in turn first and second.
+    def sources(self, *, held: Counts) -> tuple[Source, ...]:
+        """Return what to claim from, in turn plain and guarded lanes first.
 
         A job that has lost a lease waits until nothing is held, and is then held alone. After it, other work
         gets as much time as it took; so it does after a wait that was in vain.
         """
         self._laned_first = not self._laned_first
-        self._weigh_the_wait(held)
-        return self._open_lanes(held)
+        self._weigh_the_wait(sum(held.values()))
+        return self._open(held)
 
-    def room(self, lane: Lane, *, held: int) -> int:
+    def room(self, source: Source, *, held: Counts) -> int:
         """Return how many leases to ask for: none in advance from a guarded lane, none in dribs from the plain."""
-        target = {Lane.PLAIN: self._pace.target(), Lane.LANED: self._concurrency, Lane.ALONE: 1}[lane]
-        room = target - held
-        if held >= self._concurrency and room * 2 < target:
+        if source.pool is None:
+            target, slots, taken = 1, 1, sum(held.values())
+        else:
+            pace, taken = self._paces[source.pool], held[source.pool]
+            target, slots = pace.target() if source.lane is Lane.PLAIN else pace.slots, pace.slots
+        room = target - taken
+        if taken >= slots and room * 2 < target:
             return 0
         return max(0, room if self._left is None else min(room, self._left))
 
-    def pause(self, *, held: int, waiting: int) -> float:
+    def pause(self, *, held: Counts, waiting: int) -> float:
         """Return the seconds to sleep unless the inbox wakes us: none while there is room for due work."""
-        if any(self.room(lane, held=held) > 0 for lane in self._open_lanes(held)):
+        if any(self.room(source, held=held) > 0 for source in self._open(held)):
             return 0.0
-        until = self._look_at
-        if Lane.ALONE in self._due and self._clock() < self._alone_not_before:
-            until = min(until, self._alone_not_before)
+        waits = [until for source, until in self._resting_until.items() if source in self._due]
+        if ALONE in self._due:
+            waits.append(self._alone_not_before)
+        until = min([self._look_at, *(until for until in waits if until > self._clock())])
         pause = max(0.0, until - self._clock())
         return min(pause, HOARD_SECONDS) if waiting else pause
 
@@ -157,7 +183,7 @@ class Agenda:
             self._patience_seconds = PATIENCE_SECONDS
         else:
             # Another worker was faster, or nobody here may run it: then it would be so again.
-            self._due.discard(Lane.ALONE)
+            self._due.discard(ALONE)
             self._give_way(times=4)
 
     def _weigh_the_wait(self, held: int) -> None:
@@ -176,16 +202,23 @@ class Agenda:
             self._alone_not_before = self._clock() + times * (self._clock() - self._waiting_since)
             self._waiting_since = None
 
-    def _open_lanes(self, held: int) -> tuple[Lane, ...]:
+    def _open(self, held: Counts) -> tuple[Source, ...]:
         if self._alone is not None:
             return ()
         if self._alone_is_next():
-            return () if held else (Lane.ALONE,)
+            return () if sum(held.values()) else (ALONE,)
         order = (Lane.LANED, Lane.PLAIN) if self._laned_first else (Lane.PLAIN, Lane.LANED)
-        return tuple(lane for lane in order if lane in self._due)
+        candidates = (Source(lane, pool) for lane in order for pool in self._paces)
+        return tuple(source for source in candidates if source in self._due and not self._rests(source))
+
+    def _rests(self, source: Source) -> bool:
+        return self._clock() < self._resting_until.get(source, 0.0)
+
+    def _sources(self, lane: Lane) -> set[Source]:
+        return {ALONE} if lane is Lane.ALONE else {Source(lane, pool) for pool in self._paces}
 
     def _alone_is_next(self) -> bool:
-        return Lane.ALONE in self._due and self._clock() >= self._alone_not_before
+        return ALONE in self._due and self._clock() >= self._alone_not_before
 
     def _look_within(self, seconds: float) -> None:
         self._look_at = min(self._look_at, self._clock() + seconds)

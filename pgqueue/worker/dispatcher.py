@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -20,18 +21,20 @@ from ..protocol.registering import name_queue
 from ..protocol.settling import Ending, EndingKind, settle
 from ..states import Lane
 from ..takeover import take_over_expired
-from .agenda import Agenda
-from .executor import Executor
+from .agenda import Agenda, Source
 from .finishing import Finished, notice_of
 from .inbox import Inbox, Mail, Signal
 from .options import Options
-from .pace import Pace
+from .pace import Pace, Pool
+from .pools import Pools
 
 logger = logging.getLogger(__name__)
 
 LOCKED_RETRY_SECONDS = 0.1
 """Pause before an ending is sent again whose row somebody had locked."""
 RECONNECT_CAP_SECONDS = 10.0
+STUCK_SECONDS = 1.0
+"""Pause before another look whether all but the stuck have ended."""
 CUT_OFF_SECONDS = 1.0
 """Pause before another look whether heartbeats get through again."""
 DOUBT_SECONDS = 30.0
@@ -48,7 +51,7 @@ class Dispatcher:
         options: Options,
         claimant: Claimant,
         holdings: Holdings,
-        executor: Executor,
+        pools: Pools,
         inbox: Inbox,
         is_listening: Callable[[], bool],
         on_drain: Callable[[], None],
@@ -57,17 +60,24 @@ class Dispatcher:
         self._options = options
         self._claimant = claimant
         self._holdings = holdings
-        self._executor = executor
+        self._pools = pools
+        self._claimants: dict[Pool | None, Claimant] = {
+            None: claimant,
+            **{pool: replace(claimant, tasks=pools.tasks(pool)) for pool in pools.slots},
+        }
         self._inbox = inbox
         self._is_listening = is_listening
         self._on_drain = on_drain
         self._agenda = Agenda(
-            concurrency=options.concurrency,
-            pace=Pace(
-                threads=options.concurrency,
-                prefetch_seconds=settings.prefetch_seconds,
-                batch_size=settings.batch_size,
-            ),
+            paces={
+                # On the loop everything that is held runs: nothing is held in advance.
+                pool: Pace(
+                    slots=slots,
+                    prefetch_seconds=settings.prefetch_seconds,
+                    batch_size=settings.batch_size if pool is Pool.THREADS else slots,
+                )
+                for pool, slots in pools.slots.items()
+            },
             notify_window_seconds=settings.notify_window_seconds,
             max_jobs=options.max_jobs,
         )
@@ -79,6 +89,7 @@ class Dispatcher:
         self._told_to_stop = False
         self._draining = False
         self.ran_out = False
+        self.has_stuck = False
 
     def run(self) -> None:
         """Work until told to stop, or until the options say that it is done."""
@@ -101,7 +112,10 @@ class Dispatcher:
         if not self.ran_out and (Signal.LEASES_RAN_OUT in mail.signals or self._holdings.have_run_out()):
             logger.error("worker.stopping reason=leases_ran_out worker=%d", self._claimant.worker_id)
             self.ran_out = True
-        if (self._told_to_stop or self.ran_out) and not self._draining:
+        if Signal.STUCK in mail.signals and not self.has_stuck:
+            logger.error("worker.stopping reason=stuck worker=%d", self._claimant.worker_id)
+            self.has_stuck = True
+        if (self._told_to_stop or self.ran_out or self.has_stuck) and not self._draining:
             self._drain()
 
     def _drain(self) -> None:
@@ -112,7 +126,7 @@ class Dispatcher:
 
     def _give_back(self) -> None:
         """Give back the leases that no thread has begun."""
-        for held in self._executor.withdraw():
+        for held in self._pools.withdraw():
             self._endings.append(Ending(EndingKind.RELEASE, held.lease.id, held.lease.fence))
 
     def _turn_safely(self) -> float:
@@ -129,7 +143,7 @@ class Dispatcher:
 
     def _turn(self) -> None:
         connection = self._connected()
-        if self._agenda.hoards(self._executor.waiting()):
+        if self._agenda.hoards(self._pools.waiting()):
             self._give_back()
             self._agenda.give_back()
         if self._endings:
@@ -139,8 +153,8 @@ class Dispatcher:
         if self._agenda.wants_look():
             self._look(connection)
         if not self._draining and not self._holdings.is_cut_off():
-            for lane in self._agenda.lanes(held=len(self._holdings)):
-                self._claim(connection, lane)
+            for source in self._agenda.sources(held=self._held()):
+                self._claim(connection, source)
 
     def _connected(self) -> psycopg.Connection[Any]:
         """Return the connection; after a lost one, claims whose answer it never brought are given back."""
@@ -168,15 +182,15 @@ class Dispatcher:
             held = None if ending.id in busy else self._holdings.drop(ending.id, ending.fence)
             if held is None:
                 continue
-            self._agenda.end(held.lease, ending)
+            self._agenda.end(held.lease, ending, pool=self._pools.pool(held.lease))
             if ending.id in settled.written:
                 ended.append(Finished(held.lease, ending, settled.written[ending.id]))
         self._tell(connection, ended)
 
     def _tell(self, connection: psycopg.Connection[Any], ended: Sequence[Finished]) -> None:
-        notice = notice_of(ended)
+        notice = notice_of(ended, alias=self._options.alias)
         if notice is not None:
-            self._executor.submit(notice)
+            self._pools.submit(notice)
         released = {one.lease.queue for one in ended if one.ending.kind is EndingKind.RELEASE}
         if released:
             wake(connection, sorted(released))
@@ -199,26 +213,29 @@ class Dispatcher:
         if taken:
             wake(connection, sorted({one.job.queue for one in taken}))
 
-    def _claim(self, connection: psycopg.Connection[Any], lane: Lane) -> list[Held]:
-        limit = self._agenda.room(lane, held=len(self._holdings))
+    def _claim(self, connection: psycopg.Connection[Any], source: Source) -> list[Held]:
+        limit = self._agenda.room(source, held=self._held())
         if limit == 0:
             return []
         asked_at = boot_seconds()
-        leases = claim(connection, self._claimant, lane=lane, limit=limit)
-        self._agenda.get(lane, leases, asked=limit)
+        leases = claim(connection, self._claimants[source.pool], lane=source.lane, limit=limit)
+        self._agenda.get(source, leases, asked=limit, took_seconds=boot_seconds() - asked_at)
         added = self._holdings.add(leases, asked_at=asked_at)
         for held in added:
-            self._executor.submit(held)
+            self._pools.submit(held)
         return added
+
+    def _held(self) -> Mapping[Pool, int]:
+        return self._pools.held(self._holdings)
 
     def _pause(self) -> float:
         if self._endings:
             return LOCKED_RETRY_SECONDS
         if self._draining:
-            return self._poll_seconds()
+            return STUCK_SECONDS if self.has_stuck else self._poll_seconds()
         if self._holdings.is_cut_off():
             return CUT_OFF_SECONDS
-        return self._agenda.pause(held=len(self._holdings), waiting=self._executor.waiting())
+        return self._agenda.pause(held=self._held(), waiting=self._pools.waiting())
 
     def _poll_seconds(self) -> float:
         """Return the longest sleep, by chance shorter, so that workers do not poll in step."""
@@ -232,7 +249,7 @@ class Dispatcher:
             logger.error("worker.stopping reason=endings_unwritten count=%d", len(self._endings))
             self.ran_out = True
             return True
-        if self._endings or len(self._holdings) or not self._executor.is_idle():
+        if self._endings or len(self._holdings) > self._pools.hopeless(self._holdings) or not self._pools.is_idle():
             return False
         if self._draining or self._agenda.is_spent():
             return True
@@ -240,7 +257,7 @@ class Dispatcher:
 
     def _is_in_vain(self) -> bool:
         """Say whether all that is left are endings that could not be written while their leases held."""
-        return bool(self._endings) and self._executor.is_idle() and self._holdings.are_all_lost()
+        return bool(self._endings) and self._pools.is_idle() and self._holdings.are_all_lost()
 
     def _close(self) -> None:
         if self._connection is not None:

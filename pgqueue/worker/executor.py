@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 from django.db import connections
 
-from .. import conf, execution
-from ..failures import classify, describe
+from .. import execution
 from ..holding import Held
-from ..protocol.settling import Ending, EndingKind, Failure
+from ..protocol.settling import Ending
 from .surroundings import clean_surroundings
 
 logger = logging.getLogger(__name__)
@@ -23,9 +22,16 @@ class Executor:
     """A fixed number of daemon threads: a thread cannot be killed, so the process must be able to leave it."""
 
     def __init__(
-        self, threads: int, *, on_ending: Callable[[Ending], None], on_notice_given: Callable[[], None]
+        self,
+        threads: int,
+        *,
+        run: Callable[[Held], Ending | None] = execution.run,
+        on_ending: Callable[[Ending], None],
+        on_notice_given: Callable[[], None] = lambda: None,
     ) -> None:
+        """`run` returns None for a lease that it has passed on: somebody else then tells the ending."""
         self.threads = threads
+        self._run_lease = run
         self._on_ending = on_ending
         self._on_notice_given = on_notice_given
         self._waiting: queue.SimpleQueue[Held | Callable[[], None] | None] = queue.SimpleQueue()
@@ -71,9 +77,9 @@ class Executor:
         """Return about how many leases and notices no thread has begun."""
         return self._waiting.qsize()
 
-    def is_idle(self) -> bool:
-        """Say whether nothing runs or waits."""
-        return self._unfinished == 0
+    def is_idle(self, *, but: int = 0) -> bool:
+        """Say whether nothing runs or waits, but on so many threads; when that is all of them, nothing ever will."""
+        return self._unfinished <= but or but >= self.threads
 
     def _serve(self) -> None:
         surroundings = contextvars.copy_context()
@@ -92,22 +98,16 @@ class Executor:
         try:
             with clean_surroundings():
                 if isinstance(work, Held):
-                    ending = execution.run(work)
+                    ending = self._run_lease(work)
                 else:
                     work()
         except BaseException as error:
             logger.exception("thread.interrupted")
             if isinstance(work, Held) and ending is None:
-                ending = _interrupted(work, error)
+                ending = execution.interrupted(work, error)
         with self._lock:
             self._unfinished -= 1
         if ending is not None:
             self._on_ending(ending)
-        else:
+        elif not isinstance(work, Held):
             self._on_notice_given()
-
-
-def _interrupted(held: Held, error: BaseException) -> Ending:
-    failure = Failure(classify(error), describe(error))
-    delay = conf.current().backoff_base_seconds
-    return Ending(EndingKind.RETRY, held.lease.id, held.lease.fence, delay_seconds=delay, failure=failure)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from .. import registry, signalling
 from ..protocol.claiming import Lease
-from ..protocol.connecting import job_alias
 from ..protocol.reading import read_job
 from ..protocol.settling import Ending, Written
 from ..results import finished, stored
@@ -38,7 +37,7 @@ class Finished:
         return self.lease.version == FIRST_CLAIM and self.written.state is not State.CANCELLED
 
 
-def notice_of(ended: Sequence[Finished]) -> Callable[[], None] | None:
+def notice_of(ended: Sequence[Finished], *, alias: str) -> Callable[[], None] | None:
     """Return what to run on a thread to send `task_finished` for each; None when there is nothing to say."""
     heard = [one for one in ended if one.is_heard()]
     if not heard:
@@ -46,21 +45,21 @@ def notice_of(ended: Sequence[Finished]) -> Callable[[], None] | None:
 
     def send() -> None:
         for one in heard:
-            _send_safely(one)
+            _send_safely(one, alias)
 
     return send
 
 
-def _send_safely(one: Finished) -> None:
+def _send_safely(one: Finished, alias: str) -> None:
     """One that cannot be told, say because its task is registered no more, keeps no other from being told."""
     try:
-        _send(one)
+        _send(one, alias)
     except Exception:
         logger.exception("notice.failed job=%d task=%s", one.lease.id, one.lease.task)
 
 
-def _send(one: Finished) -> None:
+def _send(one: Finished, alias: str) -> None:
     task = registry.find(one.lease.task)
-    found = None if one.is_whole_story() else read_job(job_alias(), one.lease.id)
+    found = None if one.is_whole_story() else read_job(alias, one.lease.id)
     result = finished(task, one.lease, one.ending, one.written) if found is None else stored(task, *found)
     signalling.send_finished(type(task.get_backend()), result)

@@ -18,6 +18,8 @@ class Signal(Enum):
     """A thread is free again without an ending: perhaps it was all that a burst or a drain waited for."""
     STOP = "stop"
     """Drain and end."""
+    STUCK = "stuck"
+    """A run that nothing could stop: drain around it and end, so that it ends too."""
     LEASES_RAN_OUT = "leases_ran_out"
     """This process was frozen for longer than its leases: drain and end."""
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+import uuid
 from collections.abc import Callable
+from typing import Any
+
+import psycopg
 
 from ..backoff import delay_seconds
 from ..protocol.connecting import connect
-from ..protocol.listening import listen, wait
+from ..protocol.listening import listen, wait, wake
 
 logger = logging.getLogger(__name__)
 
+HEARING_SECONDS = 5.0
+"""How long our own notification may take before the connection counts as deaf."""
 CHECK_SECONDS = 1.0
 """How often the thread looks whether it should stop; asks the server nothing."""
 STOP_SECONDS = 5.0
@@ -45,14 +52,28 @@ class Listener(threading.Thread):
                 logger.warning("listener.failed error=%s", type(error).__name__)
                 self._stopped.wait(delay_seconds(failures, base_seconds=0.5, cap_seconds=30))
 
+    def _hears(self, connection: psycopg.Connection[Any]) -> bool:
+        """Notify ourselves from another connection: behind a transaction pooler LISTEN succeeds and hears nothing."""
+        token = f"check:{uuid.uuid4().hex}"
+        with connect(self._alias, role="listener check") as other:
+            wake(other, [token])
+        patience = time.monotonic() + HEARING_SECONDS
+        while (left := patience - time.monotonic()) > 0 and not self._stopped.is_set():
+            if wait(connection, timeout_seconds=min(left, CHECK_SECONDS)) == token:
+                return True
+        return False
+
     def _listen(self) -> None:
         connection = connect(self._alias, role="listener")
         try:
             listen(connection)
-            self.is_listening = True
+            self.is_listening = self._hears(connection)
             self._on_wake()
+            if not self.is_listening:
+                logger.warning("listener.deaf alias=%s", self._alias)
             while not self._stopped.is_set():
-                if wait(connection, timeout_seconds=CHECK_SECONDS):
+                if wait(connection, timeout_seconds=CHECK_SECONDS) is not None:
+                    self.is_listening = True
                     self._on_wake()
         finally:
             connection.close()

@@ -18,3 +18,5 @@ class Options:
     burst: bool = False
     """Stop as soon as nothing is due."""
     max_jobs: int | None = None
+    async_concurrency: int | None = None
+    max_memory_mb: int | None = None

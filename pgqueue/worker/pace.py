@@ -1,17 +1,26 @@
-"""How much to hold in advance: what the threads finish in a moment, and never less than one job each."""
+"""How much to hold in advance: what the slots finish in a moment, and never less than one job each."""
 
 from __future__ import annotations
 
+from enum import Enum
+
 SMOOTHING = 0.2
+
+
+class Pool(Enum):
+    """Where jobs run: functions on threads, coroutine functions on an event loop."""
+
+    THREADS = "threads"
+    LOOP = "loop"
 
 
 class Pace:
     """Follows how long jobs run, and says how many are worth holding."""
 
-    def __init__(self, *, threads: int, prefetch_seconds: float, batch_size: int) -> None:
-        self._threads = threads
+    def __init__(self, *, slots: int, prefetch_seconds: float, batch_size: int) -> None:
+        self.slots = slots
         self._prefetch_seconds = prefetch_seconds
-        self._batch_size = max(batch_size, threads)
+        self._batch_size = max(batch_size, slots)
         self._mean_seconds = prefetch_seconds
 
     def note(self, run_seconds: float) -> None:
@@ -24,5 +33,5 @@ class Pace:
 
     def target(self) -> int:
         """Return how many leases to hold at most."""
-        worth_holding = self._threads * self._prefetch_seconds / max(self._mean_seconds, 1e-9)
-        return int(max(self._threads, min(self._batch_size, worth_holding)))
+        worth_holding = self.slots * self._prefetch_seconds / max(self._mean_seconds, 1e-9)
+        return int(max(self.slots, min(self._batch_size, worth_holding)))

@@ -17,27 +17,29 @@ from ..protocol.connecting import connect
 from ..protocol.registering import register
 from ..version import __version__
 from .dispatcher import Dispatcher
-from .executor import Executor
+from .exits import Exit
 from .inbox import Inbox, Signal
+from .leaving import leave
 from .listener import Listener
 from .options import Options
+from .pace import Pool
+from .pools import Pools
+from .recycling import MemoryWatch
 from .signals import stop_signals
+from .watch import Watch
 
 logger = logging.getLogger(__name__)
 
-EXIT_OK = 0
-EXIT_LEASES_RAN_OUT = 75
-"""EX_TEMPFAIL of sysexits.h: start it again."""
 
-
-def run_worker(options: Options) -> int:
-    """Run until a signal, a burst's end or a job count, and return the exit status.
+def run_worker(options: Options, inbox: Inbox | None = None, *, supervised: bool = False) -> int:
+    """Run until a signal, a burst's end or one of the limits, and return the exit status.
 
     Handlers come first, so that a signal right after the start is not lost. Raise `psycopg.OperationalError`
-    when the server cannot be reached at the start.
+    when the server cannot be reached at the start. `inbox` is for a caller that has something to say;
+    `supervised` says that this is a child of a supervisor.
     """
-    inbox = Inbox()
-    with stop_signals(inbox):
+    inbox = inbox or Inbox()
+    with stop_signals(inbox, supervised=supervised):
         registry.discover()
         return _run(options, inbox)
 
@@ -46,9 +48,7 @@ def _run(options: Options, inbox: Inbox) -> int:
     settings = conf.current()
     claimant = _register(options)
     holdings = Holdings(options.lease_seconds)
-    executor = Executor(
-        options.concurrency, on_ending=inbox.put, on_notice_given=lambda: inbox.put(Signal.NOTICE_GIVEN)
-    )
+    pools = _pools(options, claimant, inbox)
     listener = Listener(options.alias, on_wake=lambda: inbox.put(Signal.WAKE)) if settings.listen else None
     heartbeat = Heartbeat(
         alias=options.alias,
@@ -58,21 +58,24 @@ def _run(options: Options, inbox: Inbox) -> int:
         every_seconds=options.lease_seconds / settings.heartbeats_per_lease,
         on_all_run_out=lambda: inbox.put(Signal.LEASES_RAN_OUT),
     )
+    memory = MemoryWatch(options.max_memory_mb, on_over=lambda: inbox.put(Signal.STOP))
 
     def on_drain() -> None:
         heartbeat.draining = True
+        memory.stop()
 
     dispatcher = Dispatcher(
         options=options,
         claimant=claimant,
         holdings=holdings,
-        executor=executor,
+        pools=pools,
         inbox=inbox,
         is_listening=lambda: listener is not None and listener.is_listening,
         on_drain=on_drain,
     )
-    executor.start()
+    pools.start()
     heartbeat.start()
+    memory.start()
     if listener is not None:
         listener.start()
     logger.info("worker.started worker=%d pid=%d tasks=%d", claimant.worker_id, os.getpid(), len(claimant.tasks))
@@ -81,10 +84,32 @@ def _run(options: Options, inbox: Inbox) -> int:
     finally:
         if listener is not None:
             listener.stop()
+        memory.stop()
         heartbeat.stop()
-        executor.stop()
+        pools.stop()
     logger.info("worker.stopped worker=%d", claimant.worker_id)
-    return EXIT_LEASES_RAN_OUT if dispatcher.ran_out else EXIT_OK
+    if stuck := pools.stuck():
+        leave(stuck, alias=options.alias, worker_id=claimant.worker_id)
+    return _status(dispatcher, memory)
+
+
+def _status(dispatcher: Dispatcher, memory: MemoryWatch) -> Exit:
+    if dispatcher.has_stuck:
+        return Exit.STUCK
+    if dispatcher.ran_out:
+        return Exit.LEASES_RAN_OUT
+    return Exit.MEMORY if memory.is_over else Exit.DONE
+
+
+def _pools(options: Options, claimant: Claimant, inbox: Inbox) -> Pools:
+    on_loop = options.async_concurrency or conf.current().async_concurrency
+    return Pools(
+        claimant.tasks,
+        slots={Pool.THREADS: options.concurrency, Pool.LOOP: on_loop},
+        watch=Watch(on_stuck=lambda: inbox.put(Signal.STUCK)),
+        on_ending=inbox.put,
+        on_notice_given=lambda: inbox.put(Signal.NOTICE_GIVEN),
+    )
 
 
 def _register(options: Options) -> Claimant:

@@ -21,9 +21,20 @@ def clean_surroundings() -> Iterator[None]:
     try:
         yield
     finally:
-        for connection in connections.all(initialized_only=True):
-            _clean_safely(connection)
-        reset_queries()
+        clean_up()
+
+
+def clean_up() -> None:
+    """Leave nothing on this thread's connections."""
+    for connection in connections.all(initialized_only=True):
+        _clean_safely(connection)
+    reset_queries()
+
+
+def clean_up_for_good() -> None:
+    """Leave no connection either: this thread is about to end."""
+    clean_up()
+    connections.close_all()
 
 
 def _clean_safely(connection: BaseDatabaseWrapper) -> None:

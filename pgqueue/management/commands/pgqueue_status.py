@@ -36,9 +36,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("--json", action="store_true", help="One JSON object per line.")
-        parser.add_argument(
-            "--max-due-seconds", type=float, metavar="S", help="Exit 3 if a due job has waited longer than this."
-        )
+        parser.add_argument("--max-due-seconds", type=float, metavar="S", help="Exit 3 if a due job has waited longer.")
         parser.add_argument(
             "--max-expired-seconds", type=float, metavar="S", help="Exit 3 if a lease expired longer ago than this."
         )
@@ -51,7 +49,12 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(asdict(standing)) if options["json"] else _told(standing))
         if not standings and not options["json"]:
             self.stdout.write("No unfinished jobs.")
-        limits = {"due": options["max_due_seconds"], "lease_expired": options["max_expired_seconds"]}
+        # Without a live worker every waiting job is of an unknown task: that must not silence the alarm.
+        limits = {
+            "due": options["max_due_seconds"],
+            "task_unknown": options["max_due_seconds"],
+            "lease_expired": options["max_expired_seconds"],
+        }
         late = [standing for standing in standings if _is_late(standing, limits.get(standing.name))]
         if late:
             raise CommandError("; ".join(_told(standing) for standing in late), returncode=ALARM)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
-from django.core.management.base import BaseCommand, CommandError
+from django.conf import settings as django_settings
+from django.core.management.base import BaseCommand, CommandError, DjangoHelpFormatter
 from django.db import connections
 
-from ... import conf
+from ... import conf, registry
 from ...protocol.connecting import job_alias
+from ...worker.exits import MEANINGS, Exit
 from ...worker.options import Options
-from ...worker.process import EXIT_OK, run_worker
+from ...worker.process import run_worker
+from ...worker.recycling import resident_mb, run_reloading, start_anew
+from ...worker.supervisor import close_connections, other_threads, supervise
 
 LEVELS = {0: logging.CRITICAL, 1: logging.INFO}
 
@@ -34,6 +41,10 @@ def positive(kind: type[int] | type[float]) -> Any:
     return parse
 
 
+class ExitsAsWritten(DjangoHelpFormatter, RawDescriptionHelpFormatter):
+    """Keeps the lines of the table of exit statuses."""
+
+
 class Command(BaseCommand):
     """Arguments, then one call."""
 
@@ -42,9 +53,18 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options; defaults come from `PGQUEUE`."""
         settings = conf.current()
+        parser.formatter_class = ExitsAsWritten
+        parser.epilog = "exit status:\n" + "\n".join(f"  {code:<4d}{why}" for code, why in MEANINGS.items())
         parser.add_argument("--queue", action="append", metavar="NAME", help="Serve only this queue; may be repeated.")
         parser.add_argument("--exclude-queue", action="append", default=[], metavar="NAME", help="Serve all but this.")
         parser.add_argument("--concurrency", type=positive(int), default=settings.concurrency, help="Threads.")
+        parser.add_argument(
+            "--async-concurrency",
+            type=positive(int),
+            default=settings.async_concurrency,
+            metavar="N",
+            help="Async tasks that run at once, beside the threads.",
+        )
         parser.add_argument(
             "--lease-seconds", type=positive(float), default=settings.lease_seconds, help="Length of a lease."
         )
@@ -55,15 +75,46 @@ class Command(BaseCommand):
             help="Longest sleep when idle.",
         )
         parser.add_argument("--burst", action="store_true", help="Stop as soon as nothing is due.")
-        parser.add_argument("--max-jobs", type=positive(int), help="Stop after this many jobs.")
+        parser.add_argument("--max-jobs", type=positive(int), metavar="N", help="Stop after this many jobs.")
+        parser.add_argument(
+            "--max-memory-mb",
+            type=positive(int),
+            metavar="MB",
+            help="Drain and stop above this much resident memory.",
+        )
+        parser.add_argument(
+            "--processes",
+            type=positive(int),
+            metavar="N",
+            help="Fork so many worker processes and replace each that ends; --concurrency and --max-* are for each.",
+        )
+        parser.add_argument(
+            "--reload", action="store_true", help="Drain and start again when code changes; only with DEBUG."
+        )
         parser.add_argument("--database", help="Alias of the database the jobs are in.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run one worker process; exit with its status."""
+        """Run one worker process, or supervise many; exit with its status."""
         _log_to_stderr(options["verbosity"])
-        status = _run(_options(options))
-        if status != EXIT_OK:
+        _refuse_nonsense(options)
+        worker_options = _options(options)
+        if options["processes"]:
+            status = _run_many(worker_options, options["processes"])
+        else:
+            status = _run_one(worker_options, reload=options["reload"])
+        if status == Exit.RELOAD:
+            start_anew()
+        if status != Exit.DONE:
             sys.exit(status)
+
+
+def _refuse_nonsense(given: dict[str, Any]) -> None:
+    if given["processes"] and not hasattr(os, "fork"):
+        raise CommandError("--processes needs fork, which this system does not have: start the command several times.")
+    if given["processes"] and given["reload"]:
+        raise CommandError("--reload watches one process: it cannot be given beside --processes.")
+    if given["reload"] and not django_settings.DEBUG:
+        raise CommandError("--reload is for development: it needs settings.DEBUG.")
 
 
 def _options(given: dict[str, Any]) -> Options:
@@ -83,12 +134,47 @@ def _options(given: dict[str, Any]) -> Options:
         excluded=tuple(given["exclude_queue"]),
         burst=given["burst"],
         max_jobs=given["max_jobs"],
+        async_concurrency=given["async_concurrency"],
+        max_memory_mb=given["max_memory_mb"],
     )
 
 
-def _run(options: Options) -> int:
+def _run_many(options: Options, processes: int) -> int:
+    """Supervise; in each child be a worker. Task modules are imported once, so that all run the same code."""
+    registry.discover()
+    _refuse_low_memory_limit(options)
+    close_connections()
+    if threads := other_threads():
+        raise CommandError(
+            f"These threads run already, and a fork would lose them: {', '.join(threads)}. Whatever starts them when"
+            " settings, apps or task modules are imported must do so later; or start the command several times,"
+            " without --processes."
+        )
+    status = supervise(processes, burst=options.burst)
+    if status == Exit.CHILDREN_DIE:
+        raise CommandError(
+            "All worker processes died soon after their start, again and again. The log says how each of them ended.",
+            returncode=status,
+        )
+    return _run(options, partial(run_worker, options, supervised=True)) if status is None else status
+
+
+def _run_one(options: Options, *, reload: bool) -> int:
+    _refuse_low_memory_limit(options)
+    work = partial(run_worker, options)
+    return _run(options, partial(run_reloading, work) if reload else work)
+
+
+def _refuse_low_memory_limit(options: Options) -> None:
+    """A worker that is over its limit from the start would be replaced for ever."""
+    resident = resident_mb()
+    if options.max_memory_mb is not None and resident >= options.max_memory_mb:
+        raise CommandError(f"--max-memory-mb is {options.max_memory_mb}, and {resident:.0f} are used before any job.")
+
+
+def _run(options: Options, work: Callable[[], int]) -> int:
     try:
-        return run_worker(options)
+        return work()
     except psycopg.errors.UndefinedTable as error:
         raise CommandError(
             f"The queue's tables are missing in database {options.alias!r}: run manage.py migrate."

@@ -1,0 +1,108 @@
+"""The two ways to run a job at once with others, and which of them runs which task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from .. import execution, registry
+from ..holding import Held, Holdings
+from ..protocol.claiming import Lease
+from ..protocol.settling import Ending
+from .event_loop import EventLoop, LoopRun
+from .executor import Executor
+from .pace import Pool
+from .watch import Run, Watch
+
+
+class Pools:
+    """Threads for functions, and an event loop for coroutine functions where such are registered."""
+
+    def __init__(
+        self,
+        tasks: Iterable[str],
+        *,
+        slots: Mapping[Pool, int],
+        watch: Watch,
+        on_ending: Callable[[Ending], None],
+        on_notice_given: Callable[[], None],
+    ) -> None:
+        self._pool_of = {name: Pool.LOOP if registry.is_async(name) else Pool.THREADS for name in tasks}
+        used = set(self._pool_of.values()) or {Pool.THREADS}
+        self.slots = {pool: count for pool, count in slots.items() if pool in used}
+        self._watch = watch
+        self._threads = Executor(
+            slots[Pool.THREADS],
+            run=partial(execution.run, call=watch.call),
+            on_ending=on_ending,
+            on_notice_given=on_notice_given,
+        )
+        self._loop = EventLoop(watch=watch, on_ending=on_ending) if Pool.LOOP in used else None
+
+    def start(self) -> None:
+        """Start all threads."""
+        self._watch.start()
+        self._threads.start()
+        if self._loop is not None:
+            self._loop.start()
+
+    def stop(self) -> None:
+        """Let all threads end once they have run what waits."""
+        self._watch.stop()
+        self._threads.stop()
+        if self._loop is not None:
+            self._loop.stop()
+
+    def tasks(self, pool: Pool) -> tuple[str, ...]:
+        """Return the names of the tasks that a pool runs."""
+        return tuple(name for name, runs_it in self._pool_of.items() if runs_it is pool)
+
+    def pool(self, lease: Lease) -> Pool:
+        """Return the pool that runs a lease."""
+        return self._pool_of.get(lease.task, Pool.THREADS)
+
+    def held(self, holdings: Holdings) -> dict[Pool, int]:
+        """Return how many leases are held for each pool."""
+        if len(self.slots) == 1:
+            return {pool: len(holdings) for pool in self.slots}
+        counted = dict.fromkeys(self.slots, 0)
+        for lease in holdings.leases():
+            counted[self.pool(lease)] += 1
+        return counted
+
+    def submit(self, work: Held | Callable[[], None]) -> None:
+        """Run a lease, or give a notice, as soon as there is room."""
+        if self._loop is not None and isinstance(work, Held) and self.pool(work.lease) is Pool.LOOP:
+            self._loop.submit(work)
+        else:
+            self._threads.submit(work)
+
+    def withdraw(self) -> list[Held]:
+        """Take back every lease that has not begun."""
+        return [*self._threads.withdraw(), *(self._loop.withdraw() if self._loop is not None else ())]
+
+    def waiting(self) -> int:
+        """Return about how many leases and notices have not begun."""
+        return self._threads.waiting() + (self._loop.waiting() if self._loop is not None else 0)
+
+    def stuck(self) -> list[Run]:
+        """Return the runs that nothing can stop."""
+        return self._watch.stuck()
+
+    def is_idle(self) -> bool:
+        """Say whether nothing runs or waits that will ever end."""
+        stuck = self._count_stuck()
+        on_loop = self._loop is None or self._loop.is_idle(but=stuck[Pool.LOOP])
+        return on_loop and self._threads.is_idle(but=stuck[Pool.THREADS])
+
+    def hopeless(self, holdings: Holdings) -> int:
+        """Return how many leases are held whose runs will never end: those stuck, and all on a loop that one blocks."""
+        stuck = self._count_stuck()
+        if stuck[Pool.LOOP] and self._loop is not None and self._loop.is_blocked():
+            stuck[Pool.LOOP] = self.held(holdings)[Pool.LOOP]
+        return sum(stuck.values())
+
+    def _count_stuck(self) -> dict[Pool, int]:
+        stuck = self.stuck()
+        on_loop = sum(isinstance(run, LoopRun) for run in stuck)
+        return {Pool.LOOP: on_loop, Pool.THREADS: len(stuck) - on_loop}

@@ -1,0 +1,256 @@
+"""Forks the worker processes, replaces those that end, and passes stop signals on.
+
+The supervisor has no threads and no connections: a fork would copy both, and neither works in the copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from django.db import connections
+
+from ..backoff import delay_seconds
+from .exits import Exit
+from .signals import HANDLED
+
+logger = logging.getLogger(__name__)
+
+RECYCLED = (Exit.DONE, Exit.MEMORY, Exit.STUCK)
+"""Ends that a worker chose: its successor need not wait, whatever ended it."""
+THREADS_END_SECONDS = 5.0
+"""Longest wait for threads that are about to end, such as those of a closed pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often and how fast processes are replaced that die soon after their start."""
+
+    steady_seconds: float = 10.0
+    """One that has lived so long is replaced at once, and what died before it is forgotten."""
+    backoff_base_seconds: float = 1.0
+    backoff_cap_seconds: float = 30.0
+    deaths_in_a_row: int = 5
+    """Given up when every process has died so often in a row; while one lives, the others are tried again."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """The place of one process and its successors. Instants are monotonic."""
+
+    number: int
+    due_at: float | None = 0.0
+    """When to start a process; None when one runs or none shall."""
+    pid: int | None = None
+    started_at: float = 0.0
+    early_deaths: int = 0
+
+
+def supervise(processes: int, *, burst: bool, patience: Patience = Patience()) -> int | None:
+    """Return the exit status once all processes have ended; in each of those return None: work is for it to do.
+
+    To be called on the main thread, after `close_connections()` and with no thread in `other_threads()`.
+    """
+    lifeline, held_end = os.pipe()
+    status = Supervisor(processes, burst=burst, patience=patience).run()
+    os.close(held_end)
+    if status is None:
+        threading.Thread(target=_end_with_supervisor, args=(lifeline,), name="pgqueue-lifeline", daemon=True).start()
+    else:
+        os.close(lifeline)
+    return status
+
+
+def close_connections() -> None:
+    """Close Django's connections and pools; each process opens its own."""
+    for connection in connections.all():
+        connection.close()
+        close_pool = getattr(connection, "close_pool", None)
+        if close_pool is not None:
+            close_pool()
+
+
+def other_threads() -> list[str]:
+    """Return the names of all threads but the main one, once those that are ending have had time to."""
+    deadline = time.monotonic() + THREADS_END_SECONDS
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return sorted(thread.name for thread in others if thread.is_alive())
+
+
+class Supervisor:
+    """A loop that sleeps until a child ends, a signal comes, or a successor is due."""
+
+    def __init__(self, processes: int, *, burst: bool, patience: Patience) -> None:
+        self._slots = [Slot(number) for number in range(1, processes + 1)]
+        self._burst = burst
+        self._patience = patience
+        self._stopping = False
+        self._status: int = Exit.DONE
+
+    def run(self) -> int | None:
+        """Supervise to the end and return the exit status; None in a child."""
+        logger.info("supervisor.started pid=%d processes=%d", os.getpid(), len(self._slots))
+        with _wakeups() as wakeups:
+            while any(slot.pid is not None or slot.due_at is not None for slot in self._slots):
+                if self._start_due():
+                    return None
+                for number in _received(wakeups, timeout_seconds=self._pause()):
+                    if number in HANDLED:
+                        self._stop(number)
+                self._reap()
+        logger.info("supervisor.stopped pid=%d status=%d", os.getpid(), self._status)
+        return self._status
+
+    def _start_due(self) -> bool:
+        """Fork what is due. Say whether this is a child."""
+        for slot in self._slots:
+            if slot.due_at is not None and slot.due_at <= time.monotonic():
+                pid = _fork()
+                if pid == 0:
+                    return True
+                slot.pid, slot.due_at, slot.started_at = pid, None, time.monotonic()
+                logger.info("supervisor.child_started slot=%d pid=%d", slot.number, pid)
+        return False
+
+    def _pause(self) -> float | None:
+        due = [slot.due_at for slot in self._slots if slot.due_at is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _stop(self, number: int) -> None:
+        """Pass on the first stop signal; at the second nobody is waited for."""
+        if not self._stopping:
+            logger.info("supervisor.draining signal=%s", _name(number))
+            self._end_all(number)
+            return
+        logger.warning("supervisor.killing signal=%s", _name(number))
+        self._status = Exit.FORCED
+        self._end_all(signal.SIGKILL)
+
+    def _end_all(self, number: int) -> None:
+        self._stopping = True
+        for slot in self._slots:
+            slot.due_at = None
+            if slot.pid is not None:
+                os.kill(slot.pid, number)
+
+    def _reap(self) -> None:
+        for slot in self._slots:
+            if slot.pid is not None:
+                pid, wait_status = os.waitpid(slot.pid, os.WNOHANG)
+                if pid:
+                    self._note_end(slot, os.waitstatus_to_exitcode(wait_status))
+        if not self._stopping and self._is_hopeless():
+            self._status = Exit.CHILDREN_DIE
+            logger.error("supervisor.stopping reason=children_die deaths_in_a_row=%d", self._patience.deaths_in_a_row)
+            self._end_all(signal.SIGTERM)
+
+    def _note_end(self, slot: Slot, code: int) -> None:
+        lived_seconds = time.monotonic() - slot.started_at
+        wait = self._seconds_to_successor(slot, code, lived_seconds)
+        level = logging.INFO if code in RECYCLED else logging.WARNING
+        logger.log(
+            level,
+            "supervisor.child_ended slot=%d pid=%d %s lived_seconds=%.1f restart=%s",
+            slot.number,
+            slot.pid,
+            _told(code),
+            lived_seconds,
+            "never" if wait is None else f"in_{wait:.1f}_seconds",
+        )
+        slot.pid = None
+        slot.due_at = None if wait is None else time.monotonic() + wait
+        if self._stopping and code not in RECYCLED and self._status == Exit.DONE:
+            self._status = code if code > 0 else Exit.FORCED
+
+    def _seconds_to_successor(self, slot: Slot, code: int, lived_seconds: float) -> float | None:
+        if self._stopping or (self._burst and code == Exit.DONE):
+            return None
+        if code in RECYCLED or lived_seconds >= self._patience.steady_seconds:
+            slot.early_deaths = 0
+            return 0.0
+        slot.early_deaths += 1
+        return delay_seconds(
+            slot.early_deaths,
+            base_seconds=self._patience.backoff_base_seconds,
+            cap_seconds=self._patience.backoff_cap_seconds,
+        )
+
+    def _is_hopeless(self) -> bool:
+        """Say whether every process that shall run has died soon after its start, again and again."""
+        wanted = [slot for slot in self._slots if slot.pid is not None or slot.due_at is not None]
+        return bool(wanted) and all(self._dies_again_and_again(slot) for slot in wanted)
+
+    def _dies_again_and_again(self, slot: Slot) -> bool:
+        steady = slot.pid is not None and time.monotonic() - slot.started_at >= self._patience.steady_seconds
+        return not steady and slot.early_deaths >= self._patience.deaths_in_a_row
+
+
+def _fork() -> int:
+    """Fork with stop signals blocked: a child lets them in when its own handlers stand, and loses none."""
+    close_connections()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    pid = os.fork()
+    if pid != 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    return pid
+
+
+@contextmanager
+def _wakeups() -> Iterator[int]:
+    """Yield a descriptor from which every signal that came can be read, one byte each, in order.
+
+    A child leaves this block too, and has then nothing left of it.
+    """
+    readable, writable = os.pipe()
+    os.set_blocking(readable, False)
+    os.set_blocking(writable, False)
+    before = {number: signal.signal(number, lambda *_: None) for number in (*HANDLED, signal.SIGCHLD)}
+    fd_before = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    try:
+        yield readable
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(fd_before)
+        os.close(readable)
+        os.close(writable)
+
+
+def _received(wakeups: int, *, timeout_seconds: float | None) -> bytes:
+    """Wait for signals, at most so long, and return their numbers."""
+    readable, _, _ = select.select([wakeups], [], [], timeout_seconds)
+    return os.read(wakeups, 4096) if readable else b""
+
+
+def _end_with_supervisor(lifeline: int) -> None:
+    """Drain when the supervisor is gone, however it went: then nobody holds the pipe's other end any more.
+
+    Every child has closed its copy. A death signal (prctl) would do the same on Linux only, and come too late
+    where the supervisor died before it was asked for.
+    """
+    os.read(lifeline, 1)
+    logger.warning("worker.orphaned pid=%d", os.getpid())
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _told(code: int) -> str:
+    if code < 0:
+        return f"signal={_name(-code)}"
+    reason = {int(one): one.name.lower() for one in Exit}.get(code, "unknown")
+    return f"status={code} reason={reason}"
+
+
+def _name(number: int) -> str:
+    return {int(one): one.name for one in signal.Signals}.get(number, str(number))
