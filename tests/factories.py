@@ -15,6 +15,8 @@ from pgqueue.states import AttemptOutcome, Lane, Outcome, Recovery, Stage, State
 
 TASK = "tests.testapp.tasks.add"
 ERROR_CLASS = "builtins.RuntimeError"
+WORKER = -101
+"""A worker that no process of a test is ever registered as."""
 
 
 def from_now(seconds: float) -> Any:
@@ -52,7 +54,7 @@ class JobFactory(RowFactory):
             version=3,
             attempts=1,
             fence=factory.LazyFunction(next_fence),
-            settled_by=101,
+            settled_by=WORKER,
             claimed_at=factory.LazyFunction(lambda: from_now(-20)),
             started_at=factory.LazyFunction(lambda: from_now(-20)),
             last_error_class=ERROR_CLASS,
@@ -62,7 +64,7 @@ class JobFactory(RowFactory):
             state=State.RUNNING,
             version=2,
             fence=factory.LazyFunction(next_fence),
-            worker_id=101,
+            worker_id=WORKER,
             claimed_at=factory.LazyFunction(lambda: from_now(-1)),
             lease_until=factory.LazyFunction(lambda: from_now(60)),
         )
@@ -93,7 +95,7 @@ class JobFactory(RowFactory):
             version=3,
             attempts=1,
             fence=factory.LazyFunction(next_fence),
-            settled_by=101,
+            settled_by=WORKER,
             claimed_at=factory.LazyFunction(lambda: from_now(-20)),
             started_at=factory.LazyFunction(lambda: from_now(-20)),
             finished_at=factory.LazyFunction(lambda: from_now(-10)),
@@ -175,7 +177,7 @@ class AttemptFactory(RowFactory):
 
     job_id = factory.Sequence(lambda n: 900_000 + n)
     fence = factory.LazyFunction(next_fence)
-    worker_id = 101
+    worker_id = WORKER
     claimed_at = factory.LazyFunction(lambda: from_now(-20))
     started_at = factory.LazyFunction(lambda: from_now(-20))
     ended_at = factory.LazyFunction(lambda: from_now(-10))

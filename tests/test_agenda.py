@@ -9,9 +9,11 @@ import pytest
 from pgqueue.protocol.claiming import Horizon, Lease
 from pgqueue.protocol.settling import Ending, EndingKind
 from pgqueue.states import Lane
-from pgqueue.worker.agenda import BUSY_LOOK_SECONDS, HOARD_SECONDS, Agenda
-from pgqueue.worker.pace import Pace
+from pgqueue.worker.agenda import ALONE, BUSY_LOOK_SECONDS, HOARD_SECONDS, REST_RATIO, Agenda, Source
+from pgqueue.worker.pace import Pace, Pool
 
+PLAIN = Source(Lane.PLAIN, Pool.THREADS)
+LANED = Source(Lane.LANED, Pool.THREADS)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -29,8 +31,12 @@ def clock() -> Clock:
 
 
 def make_agenda(clock: Clock, *, concurrency: int = 4, max_jobs: int | None = None) -> Agenda:
-    pace = Pace(threads=concurrency, prefetch_seconds=0.2, batch_size=100)
-    return Agenda(concurrency=concurrency, pace=pace, notify_window_seconds=0.05, max_jobs=max_jobs, clock=clock)
+    paces = {Pool.THREADS: Pace(slots=concurrency, prefetch_seconds=0.2, batch_size=100)}
+    return Agenda(paces=paces, notify_window_seconds=0.05, max_jobs=max_jobs, clock=clock)
+
+
+def threads(count: int) -> dict[Pool, int]:
+    return {Pool.THREADS: count}
 
 
 def make_lease(id: int = 1, lane: Lane = Lane.PLAIN) -> Lease:
@@ -68,25 +74,25 @@ def horizon(*lanes: Lane, due: float | None = None, expiry: float | None = None)
 
 def test_a_new_worker_claims_before_it_looks(clock: Clock) -> None:
     agenda = make_agenda(clock)
-    assert agenda.lanes(held=0) == (Lane.PLAIN,)
-    assert agenda.room(Lane.PLAIN, held=0) == 4
+    assert agenda.sources(held=threads(0)) == (PLAIN,)
+    assert agenda.room(PLAIN, held=threads(0)) == 4
 
 
 def test_an_empty_lane_is_not_asked_again_until_somebody_says_so(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(), poll_seconds=10)
-    assert agenda.lanes(held=0) == ()
-    assert agenda.pause(held=0, waiting=0) == 10
+    assert agenda.sources(held=threads(0)) == ()
+    assert agenda.pause(held=threads(0), waiting=0) == 10
     agenda.wake()
-    assert agenda.lanes(held=0) == (Lane.PLAIN,)
+    assert agenda.sources(held=threads(0)) == (PLAIN,)
 
 
 def test_a_woken_worker_looks_again_after_the_window_of_the_one_who_woke_it(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(), poll_seconds=10)
     agenda.wake()
-    agenda.get(Lane.PLAIN, [], asked=4)
-    assert agenda.pause(held=0, waiting=0) == pytest.approx(0.05)
+    agenda.get(PLAIN, [], asked=4)
+    assert agenda.pause(held=threads(0), waiting=0) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(("due", "expiry", "slept"), [(3.0, None, 3.0), (None, 2.0, 2.0), (3.0, 2.0, 2.0)])
@@ -95,105 +101,157 @@ def test_it_sleeps_until_the_next_due_row_or_the_next_expiry(
 ) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(due=due, expiry=expiry), poll_seconds=10)
-    assert agenda.pause(held=0, waiting=0) == pytest.approx(slept)
+    assert agenda.pause(held=threads(0), waiting=0) == pytest.approx(slept)
 
 
 def test_while_work_flows_it_looks_every_second(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
-    assert agenda.pause(held=4, waiting=0) == BUSY_LOOK_SECONDS
+    assert agenda.pause(held=threads(4), waiting=0) == BUSY_LOOK_SECONDS
 
 
 def test_a_short_claim_is_followed_by_a_look(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
-    agenda.get(Lane.PLAIN, [make_lease()], asked=4)
+    agenda.get(PLAIN, [make_lease()], asked=4)
     assert agenda.wants_look()
 
 
 def test_rows_that_are_due_but_not_for_this_worker_do_not_make_it_spin(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
-    agenda.get(Lane.PLAIN, [], asked=4)
-    assert agenda.pause(held=0, waiting=0) == BUSY_LOOK_SECONDS
+    agenda.get(PLAIN, [], asked=4)
+    assert agenda.pause(held=threads(0), waiting=0) == BUSY_LOOK_SECONDS
 
 
 def test_the_guarded_lane_goes_first_every_other_time(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN, Lane.LANED), poll_seconds=10)
-    assert {agenda.lanes(held=0), agenda.lanes(held=0)} == {
-        (Lane.PLAIN, Lane.LANED),
-        (Lane.LANED, Lane.PLAIN),
+    assert {agenda.sources(held=threads(0)), agenda.sources(held=threads(0))} == {
+        (PLAIN, LANED),
+        (LANED, PLAIN),
     }
 
 
 def test_guarded_jobs_are_never_held_in_advance(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(200):
-        agenda.end(make_lease(number), ending(number, run_seconds=0.0))
-    assert agenda.room(Lane.LANED, held=3) == 1
-    assert agenda.room(Lane.PLAIN, held=3) == 97
+        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+    assert agenda.room(LANED, held=threads(3)) == 1
+    assert agenda.room(PLAIN, held=threads(3)) == 97
 
 
 def test_a_job_that_lost_a_lease_waits_until_nothing_is_held_and_then_runs_alone(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
-    assert agenda.lanes(held=1) == ()
-    assert agenda.lanes(held=0) == (Lane.ALONE,)
-    agenda.get(Lane.ALONE, [make_lease(7, Lane.ALONE)], asked=1)
-    assert agenda.lanes(held=1) == ()
+    assert agenda.sources(held=threads(1)) == ()
+    assert agenda.sources(held=threads(0)) == (ALONE,)
+    agenda.get(ALONE, [make_lease(7, Lane.ALONE)], asked=1)
+    assert agenda.sources(held=threads(1)) == ()
 
 
 def test_after_a_job_alone_other_work_gets_as_much_time(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
-    agenda.get(Lane.ALONE, [make_lease(7, Lane.ALONE)], asked=1)
-    agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=30.0))
+    agenda.get(ALONE, [make_lease(7, Lane.ALONE)], asked=1)
+    agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=30.0), pool=Pool.THREADS)
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
-    assert agenda.lanes(held=0) == (Lane.PLAIN,)
+    assert agenda.sources(held=threads(0)) == (PLAIN,)
     clock.now += 30
-    assert agenda.lanes(held=0) == (Lane.ALONE,)
+    assert agenda.sources(held=threads(0)) == (ALONE,)
 
 
 def test_a_retry_is_looked_for_when_it_is_due(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(), poll_seconds=10)
-    agenda.end(make_lease(), ending(kind=EndingKind.RETRY, delay_seconds=1.5))
-    assert agenda.pause(held=0, waiting=0) == pytest.approx(1.5)
+    agenda.end(make_lease(), ending(kind=EndingKind.RETRY, delay_seconds=1.5), pool=Pool.THREADS)
+    assert agenda.pause(held=threads(0), waiting=0) == pytest.approx(1.5)
 
 
 def test_the_job_count_bounds_every_lane(clock: Clock) -> None:
     agenda = make_agenda(clock, max_jobs=2)
-    agenda.get(Lane.PLAIN, [make_lease(1)], asked=2)
-    assert [agenda.room(lane, held=0) for lane in Lane] == [1, 1, 1]
-    agenda.get(Lane.ALONE, [make_lease(2)], asked=1)
-    assert [agenda.room(lane, held=0) for lane in Lane] == [0, 0, 0]
+    agenda.get(PLAIN, [make_lease(1)], asked=2)
+    assert [agenda.room(source, held=threads(0)) for source in (PLAIN, LANED, ALONE)] == [1, 1, 1]
+    agenda.get(ALONE, [make_lease(2)], asked=1)
+    assert [agenda.room(source, held=threads(0)) for source in (PLAIN, LANED, ALONE)] == [0, 0, 0]
     assert agenda.is_spent()
 
 
 def test_leases_that_wait_in_vain_are_given_back_and_fewer_are_held_after(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(200):
-        agenda.end(make_lease(number), ending(number, run_seconds=0.0))
+        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
     assert not agenda.hoards(90)
-    assert agenda.pause(held=94, waiting=90) <= HOARD_SECONDS
+    assert agenda.pause(held=threads(94), waiting=90) <= HOARD_SECONDS
     clock.now += HOARD_SECONDS
     assert agenda.hoards(90)
     assert not agenda.hoards(0)
     agenda.give_back()
-    assert agenda.room(Lane.PLAIN, held=0) == 4
+    assert agenda.room(PLAIN, held=threads(0)) == 4
 
 
 def test_long_jobs_are_held_one_per_thread(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(50):
-        agenda.end(make_lease(number), ending(number, run_seconds=60.0))
-    assert agenda.room(Lane.PLAIN, held=0) == 4
+        agenda.end(make_lease(number), ending(number, run_seconds=60.0), pool=Pool.THREADS)
+    assert agenda.room(PLAIN, held=threads(0)) == 4
 
 
 def test_no_claim_is_sent_for_a_trickle(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(200):
-        agenda.end(make_lease(number), ending(number, run_seconds=0.0))
-    assert agenda.room(Lane.PLAIN, held=60) == 0
-    assert agenda.room(Lane.PLAIN, held=40) == 60
+        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+    assert agenda.room(PLAIN, held=threads(60)) == 0
+    assert agenda.room(PLAIN, held=threads(40)) == 60
+
+
+# -- two pools ---------------------------------------------------------------------------------------------
+
+ON_LOOP = Source(Lane.PLAIN, Pool.LOOP)
+
+
+@pytest.fixture
+def both(clock: Clock) -> Agenda:
+    """An agenda of four threads and a loop with room for ten."""
+    paces = {
+        Pool.THREADS: Pace(slots=4, prefetch_seconds=0.2, batch_size=100),
+        Pool.LOOP: Pace(slots=10, prefetch_seconds=0.2, batch_size=10),
+    }
+    return Agenda(paces=paces, notify_window_seconds=0.05, max_jobs=None, clock=clock)
+
+
+def counts(on_threads: int, on_loop: int) -> dict[Pool, int]:
+    return {Pool.THREADS: on_threads, Pool.LOOP: on_loop}
+
+
+def test_each_pool_has_a_claim_and_room_of_its_own(both: Agenda) -> None:
+    assert both.sources(held=counts(0, 0)) == (PLAIN, ON_LOOP)
+    assert [both.room(source, held=counts(4, 3)) for source in (PLAIN, ON_LOOP)] == [0, 7]
+    assert [both.room(source, held=counts(1, 10)) for source in (PLAIN, ON_LOOP)] == [3, 0]
+
+
+def test_a_full_pool_does_not_keep_the_worker_awake(both: Agenda) -> None:
+    both.see(horizon(Lane.PLAIN), poll_seconds=10)
+    both.get(PLAIN, [], asked=4)
+    assert both.pause(held=counts(0, 10), waiting=0) == BUSY_LOOK_SECONDS
+
+
+def test_a_job_alone_may_be_of_any_pool_and_waits_for_both(both: Agenda) -> None:
+    both.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
+    assert both.sources(held=counts(0, 1)) == ()
+    assert both.sources(held=counts(0, 0)) == (ALONE,)
+    assert [both.room(ALONE, held=counts(*held)) for held in ((0, 0), (1, 0), (0, 1))] == [1, 0, 0]
+
+
+def test_a_slow_claim_that_found_too_little_rests_before_it_is_sent_again(both: Agenda, clock: Clock) -> None:
+    both.see(horizon(Lane.PLAIN), poll_seconds=10)
+    both.get(ON_LOOP, [], asked=10, took_seconds=0.2)
+    both.see(horizon(Lane.PLAIN), poll_seconds=10)
+    assert both.sources(held=counts(0, 0)) == (PLAIN,)
+    clock.now += REST_RATIO * 0.2 - 0.1
+    both.see(horizon(Lane.PLAIN), poll_seconds=10)
+    both.get(PLAIN, [], asked=4)
+    assert both.pause(held=counts(0, 0), waiting=0) == pytest.approx(0.1)
+    assert not both.is_empty()
+    clock.now += 0.11
+    assert both.sources(held=counts(0, 0)) == (ON_LOOP,)

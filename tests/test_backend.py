@@ -6,6 +6,7 @@ import copy
 import datetime
 import logging
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any, Generic, get_type_hints
 
@@ -33,6 +34,7 @@ from pgqueue.compat import (
     task_started,
 )
 from pgqueue.context import JobContext
+from pgqueue.exceptions import AttemptFailedError
 from pgqueue.models import Attempt, Job
 from tests.inline import DUMMY, IMMEDIATE, row, work, work_through_retries
 from tests.testapp import contract_tasks, plain_tasks
@@ -106,7 +108,7 @@ def test_a_task_that_cannot_work_is_refused_in_djangos_words(function: Any, opti
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"recovery": "hope"}, r"recovery must be one of undeclared, idempotent, manual, not 'hope'\."),
+        ({"recovery": "hope"}, r"recovery must be one of undeclared, idempotent, not 'hope'\."),
         ({"max_attempts": 0}, r"max_attempts must be a whole number between 1 and 32000, not 0\."),
         ({"max_attempts": 32_001}, "max_attempts"),
         ({"max_attempts": 2.5}, "max_attempts"),
@@ -562,6 +564,27 @@ def test_the_finished_signal_is_sent_after_the_ending_is_in_the_database() -> No
     finally:
         task_finished.disconnect(receive)
     assert sorted(seen) == ["dead", "succeeded"]
+
+
+@committing
+def test_receivers_of_a_failed_job_find_the_failure_under_way_without_its_secrets() -> None:
+    """Error monitors read `sys.exc_info()` there, and Django's own receiver logs it."""
+    seen: list[BaseException | None] = []
+
+    def receive(sender: Any, task_result: TaskResult, **kwargs: Any) -> None:
+        seen.append(sys.exc_info()[1])
+
+    task_finished.connect(receive)
+    try:
+        double.enqueue(1)
+        contract_tasks.fail_once.enqueue()
+        assert work() == 0
+    finally:
+        task_finished.disconnect(receive)
+    [failure] = [error for error in seen if error is not None]
+    assert isinstance(failure, AttemptFailedError)
+    assert "Traceback" in str(failure)
+    assert len(seen) == 2
 
 
 @committing

@@ -8,11 +8,14 @@ from django.core.exceptions import ImproperlyConfigured
 
 from pgqueue import exceptions
 from pgqueue.exceptions import (
+    AttemptFailedError,
     Bury,
     IdempotencyKeyReusedError,
     JobCancelledError,
     JobLostError,
     JobNotFoundError,
+    JobStoppedError,
+    JobTimeoutError,
     LeaseLostError,
     OperationKeyConflictError,
     PayloadError,
@@ -23,7 +26,6 @@ from pgqueue.exceptions import (
     ResultError,
     Retry,
     SettingsError,
-    TaskNameConflictError,
     UnknownTaskError,
     UnknownVerbError,
     members,
@@ -37,7 +39,6 @@ EXAMPLES = [
     (ResultError, {"path": "result", "reason": "is odd", "advice": "return None"}, ["result", "is odd"]),
     (OperationKeyConflictError, {"task": "coupon", "key": "c:7", "job_id": 17}, ["coupon", "c:7", "17"]),
     (UnknownTaskError, {"task": "app.tasks.gone"}, ["app.tasks.gone", "deploy"]),
-    (TaskNameConflictError, {"task": "t", "first": "a.t", "second": "b.t"}, ["'t'", "a.t", "b.t"]),
     (LeaseLostError, {"job_id": 5, "fence": 90}, ["5", "90"]),
     (SettingsError, {"problem": "PGQUEUE has no setting 'X'.", "hint": "Did you mean 'Y'?"}, ["'X'", "'Y'"]),
     (JobNotFoundError, {"job_id": "nonsense"}, ["nonsense"]),
@@ -50,6 +51,9 @@ EXAMPLES = [
     (ReasonMissingError, {"verb": "pause"}, ["pause", "reason"]),
     (JobCancelledError, {"job_id": 5}, ["5"]),
     (JobLostError, {"job_id": 5, "fence": 90}, ["5", "90"]),
+    (JobStoppedError, {"job_id": 5}, ["5", "asked to stop"]),
+    (JobTimeoutError, {"job_id": 5, "limit_seconds": 30.0}, ["5", "30", "max_run_seconds"]),
+    (AttemptFailedError, {"class_path": "builtins.KeyError", "traceback": "x.py, line 1"}, ["KeyError", "line 1"]),
 ]
 examples = pytest.mark.parametrize(("kind", "facts", "named"), EXAMPLES, ids=[kind.__name__ for kind, _, _ in EXAMPLES])
 

@@ -9,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
+from pgqueue.models import Worker
 from pgqueue.protocol.counting import count_standing
 from pgqueue.states import FINAL, State
 from tests.factories import TASK, JobFactory, QueueFactory, WorkerFactory
@@ -98,6 +99,14 @@ def test_an_old_expired_lease_fails_the_health_check_and_is_named() -> None:
 def test_a_due_job_that_waits_too_long_fails_the_health_check() -> None:
     move(JobFactory(), "run_at", -600)
     with pytest.raises(CommandError, match="due now") as failure:
+        status("--max-due-seconds", "60")
+    assert failure.value.returncode == 3
+
+
+def test_without_a_live_worker_waiting_jobs_still_fail_the_health_check() -> None:
+    Worker.objects.all().delete()
+    move(JobFactory(), "run_at", -600)
+    with pytest.raises(CommandError, match="no live worker knows") as failure:
         status("--max-due-seconds", "60")
     assert failure.value.returncode == 3
 

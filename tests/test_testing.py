@@ -50,7 +50,7 @@ both = pytest.mark.parametrize(
         pytest.param("in a transaction", marks=pytest.mark.django_db),
         pytest.param(
             "in autocommit",
-            marks=pytest.mark.django_db(transaction=True, available_apps=["pgqueue", "django.contrib.auth"]),
+            marks=pytest.mark.django_db(transaction=True),
         ),
     ],
 )
@@ -120,7 +120,7 @@ def test_sync_and_async_tasks_use_the_connection_of_the_test(database: str, task
     assert ran.result == Group.objects.get(name="editors").pk
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["pgqueue", "django.contrib.auth"])
+@pytest.mark.django_db(transaction=True)
 def test_an_asynchronous_test_runs_jobs_in_a_thread() -> None:
     async def test() -> list[Any]:
         await note.aenqueue(7)
@@ -330,7 +330,7 @@ def test_a_database_error_is_recorded_and_the_test_goes_on() -> None:
     assert list(Group.objects.all()) == [mine]
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["pgqueue", "django.contrib.auth"])
+@pytest.mark.django_db(transaction=True)
 def test_in_autocommit_what_was_written_before_a_database_error_stays_as_in_a_worker() -> None:
     tasks.insert_twice.enqueue("kept")
     tasks.insert_twice_and_swallow.enqueue("kept too")
@@ -382,7 +382,7 @@ def test_a_block_left_open_is_discarded_and_those_of_the_test_are_not(database: 
     assert list(Group.objects.all()) == [mine]
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["pgqueue", "django.contrib.auth"])
+@pytest.mark.django_db(transaction=True)
 def test_in_autocommit_a_block_left_open_is_discarded_too() -> None:
     result = tasks.leave_block_open.enqueue("lost")
     run_jobs()
@@ -391,7 +391,7 @@ def test_in_autocommit_a_block_left_open_is_discarded_too() -> None:
     assert _states() == {int(result.id): "succeeded"}
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["pgqueue", "django.contrib.auth"])
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.case("J06")
 def test_an_open_block_commits_what_the_test_and_its_jobs_wrote() -> None:
     with transaction.atomic():
@@ -409,7 +409,7 @@ def test_an_open_block_commits_what_the_test_and_its_jobs_wrote() -> None:
         other.close()
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["pgqueue", "django.contrib.auth"])
+@pytest.mark.django_db(transaction=True)
 def test_an_open_block_rolls_back_what_its_jobs_wrote() -> None:
     result = make_group.enqueue("the job's")
     with transaction.atomic():
@@ -732,8 +732,6 @@ class InTestCase(TestCase):
 
 
 class InTransactionTestCase(TransactionTestCase):
-    available_apps = ["pgqueue", "django.contrib.auth"]
-
     def test_a_job_runs_and_its_effect_is_seen(self) -> None:
         make_group.enqueue("editors")
         assert [ran.state for ran in run_jobs()] == ["succeeded"]

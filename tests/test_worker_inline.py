@@ -30,7 +30,7 @@ from pgqueue.worker.executor import Executor
 from pgqueue.worker.inbox import Inbox, Signal
 from pgqueue.worker.options import Options
 from pgqueue.worker.process import _run
-from tests.factories import JobFactory, from_now
+from tests.factories import WORKER, JobFactory, from_now
 from tests.inline import row, work, work_through_retries, work_together
 from tests.testapp import contract_tasks
 from tests.testapp.contract_tasks import double, nothing, record, recorded
@@ -155,7 +155,7 @@ def test_a_live_lease_of_another_worker_is_left_alone() -> None:
     job = JobFactory(running=True, task=double.module_path)
     assert work() == 0
     job.refresh_from_db()
-    assert (job.state, job.worker_id) == ("running", 101)
+    assert (job.state, job.worker_id) == ("running", WORKER)
 
 
 def test_a_requeued_job_runs_again_and_tells_all_its_attempts() -> None:

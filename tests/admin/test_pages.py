@@ -58,7 +58,7 @@ def test_the_list_shows_the_newest_first_with_what_matters(operator: Client) -> 
     for words in (
         "RuntimeError: no",
         "8 of 8",
-        "worker 101, ",
+        "worker -101, ",
         "s left",
         "tests.testapp.tasks.add",
         "dead",

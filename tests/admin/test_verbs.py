@@ -310,7 +310,7 @@ def test_the_confirm_page_shows_the_facts(verb: str, operator: Client) -> None:
         assert facts["Attempts"] == f"{row.attempts} of {row.max_attempts}"
         assert facts["Stage"] == "not_called"
         assert facts["Operation key"] == f"job:{row.pk}"
-        assert ("worker 101" in facts["Lease"]) == (row.state == "running")
+        assert ("worker -101" in facts["Lease"]) == (row.state == "running")
 
 
 def test_the_page_says_that_the_job_changed_since_the_one_before(operator: Client) -> None:

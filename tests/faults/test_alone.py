@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pgqueue.states import Lane
-from pgqueue.worker.agenda import PATIENCE_SECONDS
-from tests.test_agenda import Clock, ending, horizon, make_agenda, make_lease
+from pgqueue.worker.agenda import ALONE, PATIENCE_SECONDS, Source
+from pgqueue.worker.pace import Pool
+from tests.test_agenda import PLAIN, Clock, ending, horizon, make_agenda, make_lease, threads
 
 
 @pytest.fixture
@@ -18,42 +19,42 @@ def test_it_sleeps_while_other_work_that_does_not_exist_has_its_time(clock: Cloc
     """An hour alone gives an hour to others: without any, neither to spin nor to oversleep."""
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.ALONE), poll_seconds=10)
-    agenda.get(Lane.ALONE, [make_lease(7, Lane.ALONE)], asked=1)
-    agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=0.5))
-    assert agenda.lanes(held=0) == ()
-    assert agenda.pause(held=0, waiting=0) == pytest.approx(0.5)
+    agenda.get(ALONE, [make_lease(7, Lane.ALONE)], asked=1)
+    agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=0.5), pool=Pool.THREADS)
+    assert agenda.sources(held=threads(0)) == ()
+    assert agenda.pause(held=threads(0), waiting=0) == pytest.approx(0.5)
     clock.now += 0.5
-    assert agenda.lanes(held=0) == (Lane.ALONE,)
+    assert agenda.sources(held=threads(0)) == (ALONE,)
 
 
 def test_claims_pause_for_it_only_so_long_and_the_next_time_twice_as_long(clock: Clock) -> None:
     agenda = make_agenda(clock)
 
-    def lanes() -> tuple[Lane, ...]:
+    def sources() -> tuple[Source, ...]:
         agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
-        return agenda.lanes(held=1)
+        return agenda.sources(held=threads(1))
 
-    assert lanes() == ()
+    assert sources() == ()
     clock.now += PATIENCE_SECONDS
-    assert lanes() == (Lane.PLAIN,)
+    assert sources() == (PLAIN,)
     clock.now += PATIENCE_SECONDS
-    assert lanes() == ()
+    assert sources() == ()
     clock.now += 2 * PATIENCE_SECONDS - 1
-    assert lanes() == ()
+    assert sources() == ()
     clock.now += 1
-    assert lanes() == (Lane.PLAIN,)
+    assert sources() == (PLAIN,)
 
 
 def test_a_wait_that_was_for_nothing_is_not_begun_again_at_once(clock: Clock) -> None:
     """Such as for a task that nobody here knows."""
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
-    assert agenda.lanes(held=1) == ()
+    assert agenda.sources(held=threads(1)) == ()
     clock.now += 2
-    assert agenda.lanes(held=0) == (Lane.ALONE,)
-    agenda.get(Lane.ALONE, [], asked=1)
+    assert agenda.sources(held=threads(0)) == (ALONE,)
+    agenda.get(ALONE, [], asked=1)
     clock.now += 7
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
-    assert agenda.lanes(held=1) == (Lane.PLAIN,)
+    assert agenda.sources(held=threads(1)) == (PLAIN,)
     clock.now += 1
-    assert agenda.lanes(held=1) == ()
+    assert agenda.sources(held=threads(1)) == ()

@@ -22,7 +22,7 @@ FINISHED = 100_000 if os.environ.get("PGQUEUE_SHORT") else 1_000_000
 LIVE = 20_000
 IN_FRONT = 100_000
 BATCH = 100
-WORKER = 101
+WORKER = -101
 TASK = "tests.testapp.tasks.add"
 GONE = "tests.testapp.tasks.gone"
 
@@ -52,7 +52,7 @@ ADD_LIVE = f"""
     SELECT
         instant,
         CASE WHEN kind = 6 THEN instant + interval '1 day' ELSE instant END,
-        CASE WHEN kind = 8 THEN 101 + n %% 3 END, NULL, 5000000 + n, 2,
+        CASE WHEN kind = 8 THEN -101 - n %% 3 END, NULL, 5000000 + n, 2,
         CASE WHEN kind = 8 THEN instant + CASE WHEN n %% 100 = 8 THEN interval '-1 s' ELSE interval '1 h' END END,
         CASE WHEN kind = 8 THEN instant END, NULL, NULL,
         n / 10 %% 3,

@@ -11,7 +11,7 @@ from pgqueue.models import Job
 from pgqueue.protocol.claiming import Claimant
 from tests.factories import TASK, JobFactory, from_now
 
-WORKER = 101
+WORKER = -101
 """Who holds what `JobFactory(running=True)` makes."""
 
 Snapshot = dict[int, tuple[str, str]]

@@ -191,10 +191,10 @@ def test_an_ending_while_a_verb_holds_the_row_is_busy_and_written_when_sent_agai
         (EndingKind.COMPLETE, State.SUCCEEDED),
         (EndingKind.RETRY, State.CANCELLED),
         (EndingKind.RELEASE, State.CANCELLED),
-        (EndingKind.BURY, State.DEAD),
+        (EndingKind.BURY, State.CANCELLED),
     ],
 )
-def test_a_stop_request_is_honoured_by_endings_that_would_run_again(
+def test_a_stop_request_is_honoured_by_every_ending_but_success(
     queue_connection: Connection, kind: EndingKind, state: State
 ) -> None:
     job = JobFactory(running=True)

@@ -10,7 +10,7 @@ from pgqueue.sql import load
 from pgqueue.states import Lane
 from tests.factories import TASK
 
-WORKER, OTHER_WORKER = 101, 202
+WORKER, OTHER_WORKER = -101, -202
 FAILURE = Failure(
     FailureClass.SYSTEM, Description(class_path="builtins.RuntimeError", message="no", traceback="Traceback: no")
 )

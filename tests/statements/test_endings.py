@@ -108,6 +108,14 @@ def test_a_buried_job_is_dead_whatever_attempts_are_left(session):
 
 
 @quick
+def test_a_buried_job_that_was_asked_to_stop_is_cancelled(session):
+    job = JobFactory(stop_requested=True)
+    assert states(end(session, ending("bury", job))) == {job.id: State.CANCELLED}
+    assert fresh(job).finished_at is not None
+    assert len(attempts_of(job)) == 1
+
+
+@quick
 def test_a_released_job_is_as_if_never_claimed(session):
     job = JobFactory(running=True)
     assert states(end(session, ending("release", job))) == {job.id: State.PENDING}

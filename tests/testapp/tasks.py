@@ -6,6 +6,7 @@ from typing import Any
 
 from pgqueue import Bury, Retry, task
 
+from . import async_tasks as async_tasks
 from . import fault_tasks as fault_tasks
 
 

@@ -1,0 +1,53 @@
+"""A listener knows whether it hears: LISTEN may succeed on a connection that is never told anything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pgqueue.worker import listener as listening
+from pgqueue.worker.listener import Listener
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[], tuple[Listener, threading.Event]]]:
+    """A function that starts a listener and waits until it has taken its place."""
+    started: list[Listener] = []
+
+    def start() -> tuple[Listener, threading.Event]:
+        woken = threading.Event()
+        listener = Listener("default", on_wake=woken.set)
+        listener.start()
+        started.append(listener)
+        assert woken.wait(30)
+        woken.clear()
+        return listener, woken
+
+    yield start
+    for listener in started:
+        listener.stop()
+
+
+def test_a_listener_that_hears_itself_counts_as_listening(
+    start: Callable[[], tuple[Listener, threading.Event]],
+) -> None:
+    listener, _ = start()
+    assert listener.is_listening
+
+
+@pytest.mark.case("C17")
+def test_a_deaf_listener_says_so_and_leaves_the_worker_to_poll(
+    start: Callable[[], tuple[Listener, threading.Event]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Behind a transaction pooler LISTEN reaches a session that the next client gets."""
+    monkeypatch.setattr(listening, "listen", lambda connection: None)
+    monkeypatch.setattr(listening, "HEARING_SECONDS", 0.2)
+    listener, _ = start()
+    assert not listener.is_listening
+    assert "listener.deaf" in caplog.text
