@@ -113,7 +113,14 @@ def command_line(name: str, *command: str, **environment: str) -> subprocess.Pop
         text=True,
         cwd=postgres.PROJECT,
         env=inherited | environment,
+        preexec_fn=hear_signals,
     )
+
+
+def hear_signals() -> None:
+    """Undo what a shell does to jobs in the background: they ignore SIGINT, and under nohup SIGHUP."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def test_a_server_runs_with_the_settings_the_project_needs(server: Server) -> None:
@@ -319,7 +326,7 @@ def test_the_command_line_passes_signals_on_and_stops_the_server(name: str, sent
         assert ran.stdout.readline()
         pid = int((data / "postmaster.pid").read_text().splitlines()[0])
         ran.send_signal(sent)
-        ran.communicate()
+        ran.communicate(timeout=60)
     # Python turns SIGINT into KeyboardInterrupt, and that into the same end.
     assert ran.returncode == 128 + sent
     assert _command_line(pid) == ""

@@ -8,7 +8,9 @@ from typing import Any
 
 import psycopg
 
+from .. import conf
 from ..sql import load
+from .connecting import transaction
 
 
 def register(
@@ -25,7 +27,6 @@ def register(
     retention_seconds: float,
 ) -> int:
     """Write down a started process and return its id; forget those silent for `retention_seconds`."""
-    connection.execute(load("prune_workers"), {"retention_seconds": retention_seconds})
     params = {
         "host": host,
         "pid": pid,
@@ -36,7 +37,9 @@ def register(
         "excluded": json.dumps(list(excluded)),
         "tasks": json.dumps(sorted(tasks)),
     }
-    row = connection.execute(load("register_worker"), params).fetchone()
+    with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
+        connection.execute(load("prune_workers"), {"retention_seconds": retention_seconds})
+        row = connection.execute(load("register_worker"), params).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -49,4 +52,5 @@ def beat(connection: psycopg.Connection[Any], *, worker_id: int, draining: bool,
 
 def name_queue(connection: psycopg.Connection[Any], name: str) -> None:
     """Give a queue its row, so that operators see it in the list."""
-    connection.execute(load("ensure_queue"), {"id": name})
+    with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
+        connection.execute(load("ensure_queue"), {"id": name})

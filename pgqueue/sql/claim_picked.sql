@@ -3,41 +3,46 @@
 -- Guard: the row is still waiting and due, nobody holds its lock, no job of its shard key is running, no older
 -- one waits that has lost its lease, its queue is not paused: all read under this statement's own snapshot, taken
 -- after the key locks were held.
+-- The guards stand in a sub-select of their own: in a join, the planner may read all waiting rows for a few ids.
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload.
 WITH candidates AS MATERIALIZED (
-    SELECT job.id
-    FROM pgqueue_job AS job
-    WHERE job.id = ANY (%(ids)s::bigint[])
-        AND job.state IN ('pending', 'retrying')
-        AND job.run_at <= statement_timestamp()
-        AND (
-            job.shard_key IS NULL
-            OR (
-                NOT EXISTS (
-                    SELECT
-                    FROM pgqueue_job AS busy
-                    WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
-                )
-                AND NOT EXISTS (
-                    SELECT
-                    FROM pgqueue_job AS recovered
-                    WHERE recovered.state IN ('pending', 'retrying')
-                        AND recovered.lane = 2
-                        AND recovered.queue = job.queue
-                        AND recovered.shard_key = job.shard_key
-                        AND recovered.id < job.id
+    SELECT mine.id
+    FROM unnest(%(ids)s::bigint[]) AS picked (id)
+    CROSS JOIN LATERAL (
+        SELECT job.id
+        FROM pgqueue_job AS job
+        WHERE job.id = picked.id
+            AND job.state IN ('pending', 'retrying')
+            AND job.run_at <= statement_timestamp()
+            AND (
+                job.shard_key IS NULL
+                OR (
+                    NOT EXISTS (
+                        SELECT
+                        FROM pgqueue_job AS busy
+                        WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
+                    )
+                    AND NOT EXISTS (
+                        SELECT
+                        FROM pgqueue_job AS recovered
+                        WHERE recovered.state IN ('pending', 'retrying')
+                            AND recovered.lane = 2
+                            AND recovered.queue = job.queue
+                            AND recovered.shard_key = job.shard_key
+                            AND recovered.id < job.id
+                    )
                 )
             )
-        )
-        AND NOT EXISTS (
-            SELECT
-            FROM pgqueue_queue AS paused
-            WHERE paused.name = job.queue
-                AND paused.paused_at IS NOT NULL
-                AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
-        )
-    FOR NO KEY UPDATE OF job SKIP LOCKED
+            AND NOT EXISTS (
+                SELECT
+                FROM pgqueue_queue AS paused
+                WHERE paused.name = job.queue
+                    AND paused.paused_at IS NOT NULL
+                    AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
+            )
+        FOR NO KEY UPDATE OF job SKIP LOCKED
+    ) AS mine
 ),
 claimed AS (
     UPDATE pgqueue_job AS job

@@ -218,7 +218,8 @@ class Agenda:
         return {ALONE} if lane is Lane.ALONE else {Source(lane, pool) for pool in self._paces}
 
     def _alone_is_next(self) -> bool:
-        return ALONE in self._due and self._clock() >= self._alone_not_before
+        others_wait = any(source != ALONE for source in self._due)
+        return ALONE in self._due and (not others_wait or self._clock() >= self._alone_not_before)
 
     def _look_within(self, seconds: float) -> None:
         self._look_at = min(self._look_at, self._clock() + seconds)

@@ -15,15 +15,17 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_it_sleeps_while_other_work_that_does_not_exist_has_its_time(clock: Clock) -> None:
-    """An hour alone gives an hour to others: without any, neither to spin nor to oversleep."""
+def test_after_an_hour_alone_the_next_one_waits_only_if_other_work_does(clock: Clock) -> None:
+    """An hour alone gives an hour to others; where there are none, nobody gains by idling."""
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.ALONE), poll_seconds=10)
     agenda.get(ALONE, [make_lease(7, Lane.ALONE)], asked=1)
-    agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=0.5), pool=Pool.THREADS)
-    assert agenda.sources(held=threads(0)) == ()
-    assert agenda.pause(held=threads(0), waiting=0) == pytest.approx(0.5)
-    clock.now += 0.5
+    agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=3600), pool=Pool.THREADS)
+    assert agenda.sources(held=threads(0)) == (ALONE,)
+    assert agenda.pause(held=threads(0), waiting=0) == 0
+    agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
+    assert agenda.sources(held=threads(0)) == (PLAIN,)
+    clock.now += 3600
     assert agenda.sources(held=threads(0)) == (ALONE,)
 
 
