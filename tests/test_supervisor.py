@@ -39,8 +39,9 @@ def drain_with(status):
     signal.pause()
 
 def births():
-    # One byte each, so that the size is the number.
-    with open({births!r}, "ab") as file:
+    # One byte each, so that the size is the number. Unbuffered: where an append ended is told by the system,
+    # not guessed from the size at opening, so that no two processes get one number.
+    with open({births!r}, "ab", buffering=0) as file:
         file.write(b".")
         return file.tell()
 
