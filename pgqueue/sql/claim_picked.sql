@@ -4,6 +4,8 @@
 -- one waits that has lost its lease, its queue is not paused: all read under this statement's own snapshot, taken
 -- after the key locks were held.
 -- The guards stand in a sub-select of their own: in a join, the planner may read all waiting rows for a few ids.
+-- COALESCE hides the state from partial indexes: with statistics from before the rows came, one of all waiting rows
+-- looks as cheap as the primary key, and would be read from end to end for every id.
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload.
 WITH candidates AS MATERIALIZED (
@@ -13,7 +15,7 @@ WITH candidates AS MATERIALIZED (
         SELECT job.id
         FROM pgqueue_job AS job
         WHERE job.id = picked.id
-            AND job.state IN ('pending', 'retrying')
+            AND coalesce(job.state IN ('pending', 'retrying'), FALSE)
             AND job.run_at <= statement_timestamp()
             AND (
                 job.shard_key IS NULL

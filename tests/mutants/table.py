@@ -48,7 +48,7 @@ CLAIM = [
     Mutant(
         "claim_picked",
         "the row is still waiting",
-        cut("AND job.state IN ('pending', 'retrying') AND job.run_at", "AND job.run_at"),
+        cut("AND coalesce(job.state IN ('pending', 'retrying'), FALSE)"),
         s.left_by_the_second_half(unknown=True, unknown_effects=0),
     ),
     Mutant(
