@@ -15,6 +15,7 @@ from pathlib import Path
 from demo_project.installation import Installation, PostgresError
 
 DATABASE = "pgqueue"
+GONE_SECONDS = 10
 START_SECONDS = 60
 
 
@@ -55,10 +56,13 @@ class Cluster:
 
     def shut_down(self) -> None:
         stop = ("pg_ctl", "stop", "-w", "-D", str(self.data), "-m")
-        if self._postmaster_pid() is not None:
+        pid = self._postmaster_pid()
+        if pid is not None:
             self._run(*stop, "fast")
         if self._postmaster_pid() is not None:
             self._must(*stop, "immediate")
+        if pid is not None:
+            _wait_until_gone(pid, of=str(self.data))
         self._forget_postmaster()
 
     def _initialise(self, *, fsync: bool) -> None:
@@ -151,6 +155,13 @@ class Cluster:
 
     def _run(self, program: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return self.installation.run(program, *arguments, cwd=self.home, stdin=stdin)
+
+
+def _wait_until_gone(pid: int, *, of: str) -> None:
+    """Wait for the moment between the end of the pid file, which ends `pg_ctl`, and that of the process."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while of in _command_line(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _command_line(pid: int) -> str:

@@ -224,7 +224,7 @@ async def stop_the_loop() -> str:
 # -- too long ----------------------------------------------------------------------------------------------
 
 
-@task
+@task(backoff_seconds=100)
 async def forever_async() -> None:
     seen.append("began")
     await asyncio.Event().wait()
@@ -243,7 +243,7 @@ async def fail_when_cancelled() -> None:
         raise ConnectionError("while cleaning up") from None
 
 
-@task
+@task(backoff_seconds=100)
 def forever() -> None:
     seen.append("began")
     while True:
@@ -284,7 +284,7 @@ def raise_when_stopped(context: Any) -> None:
         time.sleep(0.005)
 
 
-@task
+@task(backoff_seconds=100)
 def wait_in_c(name: str = "stuck") -> None:
     """Wait where no exception reaches: inside a lock."""
     seen.append(name)

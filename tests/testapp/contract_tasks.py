@@ -103,12 +103,12 @@ KINDS: dict[str, type[BaseException]] = {
 }
 
 
-@task
+@task(backoff_seconds=100)
 def fail_with(kind: str, message: str = "no") -> None:
     raise KINDS[kind](message)
 
 
-@task
+@task(backoff_seconds=100)
 async def fail_later_with(kind: str, message: str = "no") -> None:
     raise KINDS[kind](message)
 
@@ -149,7 +149,7 @@ def fail_with_surrogate() -> None:
     raise OSError(b"caf\xff.txt".decode("utf-8", "surrogateescape"))
 
 
-@task
+@task(backoff_seconds=100)
 def ask_for_retry(seconds: float | None = None) -> None:
     raise Retry("not yet", after_seconds=seconds)
 
