@@ -1,6 +1,7 @@
 """A PostgreSQL job queue for Django that operators can trust. These are its public names."""
 
-from .backend import PGQueueBackend, PGQueueTask, task
+from .backend import PGQueueBackend, PGQueueTask
+from .declaring import task
 from .enqueueing import enqueue_many
 from .exceptions import Bury, Retry
 from .version import __version__

@@ -1,4 +1,4 @@
-"""The Django Tasks backend, and the task type with the options of this queue."""
+"""The Django Tasks backend, and the task types with the options of this queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar
 
 from django.apps import apps
 from django.core import checks
@@ -15,6 +15,7 @@ from django.core import checks
 from . import registry
 from .compat import (
     BaseTaskBackend,
+    GenericTask,
     InvalidTask,
     InvalidTaskBackend,
     Task,
@@ -41,14 +42,14 @@ OFFERED = (Recovery.UNDECLARED, Recovery.IDEMPOTENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PGQueueTask(Task, Generic[P, T]):
+class PGQueueTask(GenericTask[P, T]):
     """A Django Task with this queue's options; they all have defaults, so plain Tasks run too.
 
     Django's own decorator makes these where `TASKS` names this backend, and they go wherever `TASKS` says by then:
     a test may send them to Django's dummy. `pgqueue.task` makes an `OwnTask`.
     """
 
-    func: Callable[P, T]
+    func: Callable[..., T]
     priority: int = 0
     backend: str = "default"
     queue_name: str = "default"
@@ -163,19 +164,37 @@ class PGQueueBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id) from error
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Say where the app is missing; the app's own checks see to the rest."""
-        if apps.is_installed("pgqueue"):
-            return []
-        return [
-            checks.Error(
-                f"The TASKS alias {self.alias!r} uses pgqueue, which is not in INSTALLED_APPS.",
-                hint="Add 'pgqueue' to INSTALLED_APPS and run migrate.",
-                id="pgqueue.E001",
-            )
-        ]
+        """Check the alias itself; the app's own checks see to the rest."""
+        return [*_check_app(self.alias), *_check_options(self.alias, self.options)]
 
 
 _own_backend = PGQueueBackend("default", {"QUEUES": []})
+
+
+def _check_app(alias: str) -> list[checks.CheckMessage]:
+    """Check that the app is installed where `TASKS` names its backend."""
+    if apps.is_installed("pgqueue"):
+        return []
+    return [
+        checks.Error(
+            f"The TASKS alias {alias!r} uses pgqueue, which is not in INSTALLED_APPS.",
+            hint="Add 'pgqueue' to INSTALLED_APPS and run migrate.",
+            id="pgqueue.E001",
+        )
+    ]
+
+
+def _check_options(alias: str, options: Mapping[str, Any]) -> list[checks.CheckMessage]:
+    """Check that `TASKS` gives the backend no `OPTIONS`: none is read."""
+    if not options:
+        return []
+    return [
+        checks.Error(
+            f"The TASKS alias {alias!r} has OPTIONS that pgqueue would ignore: {', '.join(map(str, options))}.",
+            hint="Remove OPTIONS there. What can be set for pgqueue is a key of PGQUEUE.",
+            id="pgqueue.E002",
+        )
+    ]
 
 
 def _job_id(result_id: str) -> int | None:
@@ -226,23 +245,3 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "retry_on": _EXCEPTIONS,
     "bury_on": _EXCEPTIONS,
 }
-
-
-@overload
-def task(function: Callable[P, T], /) -> PGQueueTask[P, T]: ...
-
-
-@overload
-def task(**options: Any) -> Callable[[Callable[..., T]], PGQueueTask[..., T]]: ...
-
-
-def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declare a task that always runs on this queue, whatever `TASKS` says.
-
-    Options are the fields of `PGQueueTask`. Raise `InvalidTask` for a function or an option that cannot work.
-    """
-
-    def declare(func: Callable[..., Any]) -> PGQueueTask[..., Any]:
-        return OwnTask(func=func, **options)
-
-    return declare if function is None else declare(function)

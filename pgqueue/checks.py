@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from django.conf import settings
 from django.core import checks
 from django.db import connections
 
-from . import conf
+from . import conf, registry
+from .backend import PGQueueBackend
+from .compat import InvalidTaskBackend, task_backends
 from .protocol.connecting import job_alias
 
 
@@ -38,19 +41,71 @@ def check_database(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]
 
 @checks.register("pgqueue")
 def check_pools(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Check that no pool is smaller than the worker's threads: tasks would wait for a connection (pgqueue.W012)."""
+    """Check that no pool is smaller than what a worker runs at once: tasks would wait for it (pgqueue.W012)."""
     if any(conf.problems(getattr(settings, "PGQUEUE", {}))):
         return []
-    threads = conf.current().concurrency
     sizes = {alias: _pool_size(database.get("OPTIONS", {}).get("pool")) for alias, database in _databases()}
+    pools = {alias: size for alias, size in sizes.items() if size is not None}
+    needed = _connections_of_a_worker() if pools else 0
     return [
         checks.Warning(
-            f"The connection pool of database {alias!r} holds {size}, and a worker has {threads} threads.",
-            hint="Give the pool a max_size of PGQUEUE['CONCURRENCY'] at least, or lower that.",
+            f"The connection pool of database {alias!r} holds {size}, and a worker process runs {needed} tasks.",
+            hint="Give the pool that max_size, or lower PGQUEUE['CONCURRENCY'] and, where there are async tasks,"
+            " PGQUEUE['ASYNC_CONCURRENCY'].",
             id="pgqueue.W012",
         )
-        for alias, size in sizes.items()
-        if size is not None and size < threads
+        for alias, size in pools.items()
+        if size < needed
+    ]
+
+
+def _connections_of_a_worker() -> int:
+    """Return how many tasks may want a connection at once: one a thread, and one an async task."""
+    given = conf.current()
+    registry.discover()
+    has_async = any(registry.is_async(name) for name in registry.names())
+    return given.concurrency + (given.async_concurrency if has_async else 0)
+
+
+@checks.register("pgqueue")
+def check_backends(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that `TASKS` has an alias of pgqueue: Django's own tasks go elsewhere (pgqueue.W013)."""
+    if any(_is_ours(alias) for alias in task_backends):
+        return []
+    return [
+        checks.Warning(
+            "No alias of TASKS uses pgqueue, so functions declared with Django's own task decorator do not run on it."
+            " Without TASKS they run at once, in the process that enqueues them.",
+            hint='Set TASKS = {"default": {"BACKEND": "pgqueue.backend.PGQueueBackend", "QUEUES": []}}; or silence this'
+            " if every task is declared with pgqueue.task.",
+            id="pgqueue.W013",
+        )
+    ]
+
+
+def _is_ours(alias: str) -> bool:
+    try:
+        return isinstance(task_backends[alias], PGQueueBackend)
+    except InvalidTaskBackend:
+        return False
+
+
+@checks.register("pgqueue")
+def check_task_names(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that `PGQUEUE["TASKS"]` names tasks that exist (pgqueue.W014)."""
+    if any(conf.problems(getattr(settings, "PGQUEUE", {}))) or not conf.current().tasks:
+        return []
+    registry.discover()
+    known = registry.names()
+    return [
+        checks.Warning(
+            f"PGQUEUE['TASKS'][{name!r}] is about a task that no installed app has.",
+            hint=f"Did you mean {near[0]!r}?" if near else "Use the path of its function, such as 'shop.tasks.charge'.",
+            id="pgqueue.W014",
+        )
+        for name in conf.current().tasks
+        if name not in known
+        for near in [difflib.get_close_matches(name, known, n=1)]
     ]
 
 

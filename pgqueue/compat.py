@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 import django
 
@@ -21,8 +21,22 @@ else:
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    GenericTask = Task
+else:
+
+    class GenericTask(Task, Generic[P, T]):
+        """Django's Task, which is generic for type checkers only."""
+
+        __slots__ = ()
+
+
 __all__ = [
     "BaseTaskBackend",
+    "GenericTask",
     "InvalidTask",
     "InvalidTaskBackend",
     "Task",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -55,6 +55,10 @@ class Settings:
     """Longest an operator's action waits for the lock of its row before it answers `busy`."""
     worker_retention_seconds: float = 7 * 86400.0
     """How long rows of stopped and silent workers are kept for reading."""
+    queues: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Other values for the jobs of a queue, by its name."""
+    tasks: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Other values for the jobs of a task, by the path of its function."""
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -63,6 +67,18 @@ class Settings:
 
 
 _FIELDS = {field.name.upper(): field for field in dataclasses.fields(Settings)}
+OVERRIDABLE = (
+    "MAX_ATTEMPTS",
+    "MAX_LEASE_LOSSES",
+    "MAX_RUN_SECONDS",
+    "KILL_GRACE_SECONDS",
+    "BACKOFF_BASE_SECONDS",
+    "BACKOFF_CAP_SECONDS",
+    "MAX_PAYLOAD_BYTES",
+    "MAX_RESULT_BYTES",
+)
+"""Settings that are about one job, and so may differ from queue to queue and from task to task."""
+_OVERRIDES = ("QUEUES", "TASKS")
 _TYPES: dict[str, tuple[type, ...]] = {
     "str | None": (str, type(None)),
     "tuple[str, ...]": (tuple, list),
@@ -70,6 +86,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "float | None": (int, float, type(None)),
     "int": (int,),
     "bool": (bool,),
+    "Mapping[str, Mapping[str, Any]]": (dict,),
 }
 
 _LARGEST = {"MAX_ATTEMPTS": 32_000, "MAX_LEASE_LOSSES": 32_000}
@@ -82,11 +99,14 @@ class Problem:
     key: str
     reason: str
     advice: str
+    within: tuple[str, ...] = ()
+    """The keys around it, outermost first."""
 
     @property
     def message(self) -> str:
         """What is wrong, as a sentence."""
-        return f"PGQUEUE[{self.key!r}] {self.reason}." if self.key else f"PGQUEUE {self.reason}."
+        place = "".join(f"[{key!r}]" for key in (*self.within, self.key) if key)
+        return f"PGQUEUE{place} {self.reason}."
 
     @property
     def hint(self) -> str:
@@ -101,20 +121,32 @@ def problems(given: Any) -> Iterator[Problem]:
         yield Problem("", f"is read from a {type(given).__name__}, not a dict", "write PGQUEUE = {...}")
         return
     for key, value in given.items():
-        yield from _key_problems(key, value)
+        yield from _key_problems(key, value, known=_FIELDS)
+        if key in _OVERRIDES and isinstance(value, dict):
+            yield from _override_problems(key, value)
     beats = given.get("HEARTBEATS_PER_LEASE", Settings().heartbeats_per_lease)
     if isinstance(beats, int) and beats < 2:
         reason = f"is {beats}, so a lease would run out before its first renewal"
         yield Problem("HEARTBEATS_PER_LEASE", reason, "use 3, so that one late heartbeat loses nothing")
 
 
-def _key_problems(key: str, value: Any) -> Iterator[Problem]:
-    field = _FIELDS.get(key)
-    if field is None:
-        near = difflib.get_close_matches(str(key).upper(), _FIELDS, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known settings are {', '.join(sorted(_FIELDS))}"
-        yield Problem(str(key), "is not a setting", advice)
+def _override_problems(key: str, overrides: dict[Any, Any]) -> Iterator[Problem]:
+    for name, given in overrides.items():
+        if not (isinstance(name, str) and name):
+            yield Problem(str(name), "is no name", f"use the name of a {key[:-1].lower()}", within=(key,))
+        elif not isinstance(given, dict):
+            yield Problem(name, f"is {given!r}", "give it a dict of settings", within=(key,))
+        else:
+            for inner, value in given.items():
+                for problem in _key_problems(inner, value, known=OVERRIDABLE):
+                    yield dataclasses.replace(problem, within=(key, name))
+
+
+def _key_problems(key: str, value: Any, *, known: Collection[str]) -> Iterator[Problem]:
+    if key not in known:
+        yield _unknown(key, known)
         return
+    field = _FIELDS[key]
     fits = isinstance(value, _TYPES[str(field.type)])
     if not fits or (isinstance(value, bool) and str(field.type) != "bool"):
         yield Problem(key, f"is {value!r}", f"give it a value of type {field.type}")
@@ -129,6 +161,14 @@ def _key_problems(key: str, value: Any) -> Iterator[Problem]:
         yield Problem(key, f"is {value!r}", "give it the names of modules, such as ('tasks',)")
 
 
+def _unknown(key: Any, known: Collection[str]) -> Problem:
+    near = difflib.get_close_matches(str(key).upper(), known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"known settings are {', '.join(sorted(known))}"
+    if key in _FIELDS:
+        return Problem(key, "holds for all jobs, and cannot be set for some", advice)
+    return Problem(str(key), "is not a setting", advice)
+
+
 @lru_cache(maxsize=1)
 def current() -> Settings:
     """Return the settings in force. Raise `SettingsError` naming the first fault."""
@@ -141,9 +181,23 @@ def current() -> Settings:
     return Settings(**values)
 
 
+def of(*, queue: str, task: str) -> Settings:
+    """Return the settings for a job: those of its task come first, then those of its queue, then everybody's."""
+    settings = current()
+    return _merged(queue, task) if settings.queues or settings.tasks else settings
+
+
+@lru_cache(maxsize=1024)
+def _merged(queue: str, task: str) -> Settings:
+    settings = current()
+    given = {**settings.queues.get(queue, {}), **settings.tasks.get(task, {})}
+    return dataclasses.replace(settings, **{_FIELDS[key].name: value for key, value in given.items()})
+
+
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == "PGQUEUE":
         current.cache_clear()
+        _merged.cache_clear()
 
 
 setting_changed.connect(_forget)

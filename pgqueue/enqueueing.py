@@ -101,13 +101,14 @@ def _enqueue_once(alias: str, job: NewJob, key: str) -> Inserted | Spent:
 
 def _new_job(call: Call) -> NewJob:
     task = call.task
-    settings = conf.current()
+    name = task.module_path
+    settings = conf.of(queue=task.queue_name, task=name)
     args, kwargs = encode_arguments(call.args, call.kwargs, max_bytes=settings.max_payload_bytes)
     tenant = getattr(task, "tenant", None)
     shard_key = getattr(task, "shard_key", None)
     return NewJob(
         queue=task.queue_name,
-        task=task.module_path,
+        task=name,
         args=args,
         kwargs=kwargs,
         priority=int(task.priority),

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from . import conf, registry, signalling
+from . import registry, signalling
 from .backoff import delay_seconds, retry_after_seconds
 from .compat import Task
 from .context import JobContext
@@ -80,7 +80,7 @@ def conclude(
     """Turn what a call returns or raises into an ending."""
     held, began_at = prepared.held, prepared.began_at
     try:
-        result = encode_result(call(), max_bytes=conf.current().max_result_bytes)
+        result = encode_result(call(), max_bytes=held.settings().max_result_bytes)
     except BaseException as error:
         return _caught(held, error, began_at, on_error)
     return Ending(EndingKind.COMPLETE, held.lease.id, held.lease.fence, time.monotonic() - began_at, result=result)
@@ -89,7 +89,7 @@ def conclude(
 def interrupted(held: Held, error: BaseException) -> Ending:
     """Return the ending of a run that something broke off from outside; what it had come to is not known."""
     failure = Failure(classify(error), describe(error))
-    delay = conf.current().backoff_base_seconds
+    delay = held.settings().backoff_base_seconds
     return Ending(EndingKind.RETRY, held.lease.id, held.lease.fence, delay_seconds=delay, failure=failure)
 
 
@@ -143,17 +143,17 @@ def _failed(held: Held, error: BaseException, run_seconds: float) -> Ending:
         return Ending(EndingKind.BURY, lease.id, lease.fence, run_seconds, failure=failure)
     is_last = lease.attempts + 1 >= lease.max_attempts
     _log(lease, failure, level=logging.ERROR if is_last else logging.WARNING)
-    delay = _delay(error, task, lease.attempts + 1)
+    delay = _delay(error, task, held)
     return Ending(EndingKind.RETRY, lease.id, lease.fence, run_seconds, delay_seconds=delay, failure=failure)
 
 
-def _delay(error: BaseException, task: Task[..., Any] | None, failures: int) -> float:
+def _delay(error: BaseException, task: Task[..., Any] | None, held: Held) -> float:
     told = retry_after_seconds(error)
     if told is not None:
         return told
-    settings = conf.current()
+    settings = held.settings()
     base = getattr(task, "backoff_seconds", None) or settings.backoff_base_seconds
-    return delay_seconds(failures, base_seconds=base, cap_seconds=settings.backoff_cap_seconds)
+    return delay_seconds(held.lease.attempts + 1, base_seconds=base, cap_seconds=settings.backoff_cap_seconds)
 
 
 def _log(lease: Lease, failure: Failure, *, level: int) -> None:

@@ -51,11 +51,10 @@ class FailureClass(StrEnum):
     TIMEOUT = "timeout"
     LEASE_LOST = "lease_lost"
     STOPPED = "stopped"
-    EXHAUSTED = "exhausted"
     RESULT = "result"
 
 
-FINAL = frozenset({FailureClass.CONTENT, FailureClass.STOPPED, FailureClass.EXHAUSTED, FailureClass.RESULT})
+FINAL = frozenset({FailureClass.CONTENT, FailureClass.STOPPED, FailureClass.RESULT})
 
 # What no task can overrule: it was said by name, or by the queue itself.
 FIXED: dict[type[BaseException], FailureClass] = {

@@ -40,8 +40,12 @@ class Held:
         return self.lost or boot_seconds() >= self.safe_until
 
     def limit_seconds(self) -> float | None:
-        """Return how long one run may take: the job's own limit, else the setting's, else None."""
-        return self.lease.max_run_seconds or conf.current().max_run_seconds
+        """Return how long one run may take: the job's own limit, else its settings', else None."""
+        return self.lease.max_run_seconds or self.settings().max_run_seconds
+
+    def settings(self) -> conf.Settings:
+        """Return the settings for this job."""
+        return conf.of(queue=self.lease.queue, task=self.lease.task)
 
 
 class Holdings:

@@ -9,12 +9,12 @@ from typing import Any
 from django.db import IntegrityError, OperationalError, transaction
 from django.db.transaction import TransactionManagementError
 
-from . import conf, notifying
+from . import conf, notifying, signalling
 from .exceptions import IdempotencyKeyReusedError, JobNotFoundError, ReasonMissingError, UnknownVerbError
 from .protocol import operating
 from .protocol.connecting import job_alias
 from .protocol.operating import AuditRow, Change, Replay
-from .states import WAITING, Outcome, State
+from .states import FINAL, WAITING, Outcome, State
 from .verbs import ACTIVE, VERBS, Verb
 
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
@@ -104,7 +104,7 @@ def act(
     if not actor.may(request.verb):
         return _audited_alone(alias, request, Outcome.FORBIDDEN)
     try:
-        return _act(alias, request)
+        action = _act(alias, request)
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) not in _BUSY_SQLSTATES:
             raise
@@ -113,6 +113,9 @@ def act(
         if not operating.is_spent_key(error):
             raise
         return _replayed_elsewhere(alias, request)
+    if request.verb.kind == "job" and action.state_after in FINAL:
+        signalling.tell_end(alias, job_id=int(request.target_id), task=action.facts["task"])
+    return action
 
 
 def _verb(name: str) -> Verb:

@@ -6,9 +6,13 @@ import logging
 
 from django.dispatch import Signal
 
+from . import registry
 from .compat import BaseTaskBackend, Task, TaskResult, task_finished, task_started
 from .exceptions import AttemptFailedError
+from .protocol.reading import read_job
+from .results import stored
 
+logger = logging.getLogger(__name__)
 _logger = logging.getLogger(Task.__module__.removesuffix(".base"))
 OWN_RECEIVERS = 1
 """Django's own receiver writes a log line; it does not count as listening while its level is off."""
@@ -43,6 +47,22 @@ def send_finished(sender: type[BaseTaskBackend], result: TaskResult) -> None:
         raise AttemptFailedError(latest.exception_class_path, latest.traceback)
     except AttemptFailedError:
         task_finished.send_robust(sender, task_result=result)
+
+
+def tell_end(alias: str, *, job_id: int, task: str) -> None:
+    """Send `task_finished` for a job that something else than its own run has ended, as it stands now.
+
+    Only for receivers: Django's own one would log an error for what somebody decided. Whatever goes wrong is logged.
+    """
+    if len(task_finished.receivers) <= OWN_RECEIVERS:
+        return
+    try:
+        known = registry.find_or_discover(task)
+        found = read_job(alias, job_id)
+        if found is not None:
+            send_finished(type(known.get_backend()), stored(known, *found))
+    except Exception:
+        logger.exception("notice.failed job=%d task=%s", job_id, task)
 
 
 def _is_heard(signal: Signal, level: int) -> bool:

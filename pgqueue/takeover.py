@@ -42,7 +42,7 @@ def verdict(job: Expired) -> Verdict:
     The first loss may have been a neighbour's fault and charges nobody; from then on the job runs alone,
     and each further loss is its own.
     """
-    settings = conf.current()
+    settings = conf.of(queue=job.queue, task=job.task)
     losses_alone = job.lease_losses
     exhausted = losses_alone >= settings.max_lease_losses
     target = decide(

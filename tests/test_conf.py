@@ -12,9 +12,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.test import override_settings
 
-from pgqueue import conf
+from pgqueue import conf, registry
 from pgqueue.conf import Settings
 from pgqueue.exceptions import SettingsError
+from tests.inline import IMMEDIATE
 
 FIELDS = {field.name.upper(): field for field in dataclasses.fields(Settings)}
 NUMBERS = [name for name, field in FIELDS.items() if field.type in ("int", "float")]
@@ -165,21 +166,98 @@ def database() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("pool", "concurrency", "is_enough"),
     [
-        (True, 5, False),
-        (True, 4, True),
+        (True, 3, False),
+        (True, 2, True),
         ({"min_size": 2, "max_size": 2}, 8, False),
-        ({"min_size": 2, "max_size": None}, 3, False),
-        ({"max_size": 8}, 8, True),
+        ({"min_size": 2, "max_size": None}, 1, False),
+        ({"max_size": 8}, 6, True),
         (None, 100, True),
         (False, 100, True),
     ],
 )
-def test_a_pool_smaller_than_the_workers_threads_is_warned_of(
+def test_a_pool_smaller_than_what_a_worker_runs_at_once_is_warned_of(
     database: dict[str, Any], pool: Any, concurrency: int, is_enough: bool
 ) -> None:
     database["OPTIONS"]["pool"] = pool
-    with override_settings(PGQUEUE={"CONCURRENCY": concurrency}):
+    with override_settings(PGQUEUE={"CONCURRENCY": concurrency, "ASYNC_CONCURRENCY": 2}):
         assert _ids() == ([] if is_enough else ["pgqueue.W012"])
+
+
+def test_without_async_tasks_a_pool_need_hold_the_threads_only(
+    database: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "names", lambda: ("tests.testapp.tasks.add",))
+    database["OPTIONS"]["pool"] = {"max_size": 10}
+    assert _ids() == []
+
+
+@pytest.mark.parametrize("tasks", [{}, IMMEDIATE, {"default": {"BACKEND": "nowhere.Backend"}}])
+def test_tasks_that_name_no_alias_of_ours_are_warned_of(tasks: dict[str, Any]) -> None:
+    with override_settings(TASKS=tasks):
+        (message,) = checks.run_checks(tags=["pgqueue"])
+    assert (message.id, message.level) == ("pgqueue.W013", checks.WARNING)
+    assert "pgqueue.backend.PGQueueBackend" in message.hint
+
+
+def test_one_alias_of_ours_is_enough() -> None:
+    with override_settings(TASKS={**IMMEDIATE, "queue": {"BACKEND": "pgqueue.backend.PGQueueBackend"}}):
+        assert _ids() == []
+
+
+# -- for one queue, for one task ---------------------------------------------------------------------------
+
+ADD = "tests.testapp.tasks.add"
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        (
+            {"QUEUES": {"mail": {"MAX_ATTEMPT": 3}}},
+            "PGQUEUE['QUEUES']['mail']['MAX_ATTEMPT'] is not a setting.",
+            "Did you mean 'MAX_ATTEMPTS'?",
+        ),
+        (
+            {"TASKS": {ADD: {"CONCURRENCY": 3}}},
+            f"PGQUEUE['TASKS']['{ADD}']['CONCURRENCY'] holds for all jobs, and cannot be set for some.",
+            f"Known settings are {', '.join(sorted(conf.OVERRIDABLE))}.",
+        ),
+        (
+            {"QUEUES": {"mail": {"MAX_ATTEMPTS": 0}}},
+            "PGQUEUE['QUEUES']['mail']['MAX_ATTEMPTS'] is 0.",
+            "Give it a finite value greater than zero.",
+        ),
+        ({"QUEUES": {"mail": 3}}, "PGQUEUE['QUEUES']['mail'] is 3.", "Give it a dict of settings."),
+        ({"TASKS": {3: {}}}, "PGQUEUE['TASKS']['3'] is no name.", "Use the name of a task."),
+        ({"QUEUE": {}}, "PGQUEUE['QUEUE'] is not a setting.", "Did you mean 'QUEUES'?"),
+    ],
+)
+def test_a_fault_of_an_override_is_told_with_its_place(given: dict[str, Any], message: str, hint: str) -> None:
+    with override_settings(PGQUEUE=given):
+        (told,) = _check()
+        assert (told.msg, told.hint) == (message, hint)
+
+
+def test_a_task_comes_before_its_queue_and_that_before_everybody() -> None:
+    given = {
+        "MAX_ATTEMPTS": 5,
+        "QUEUES": {"mail": {"MAX_ATTEMPTS": 4, "BACKOFF_CAP_SECONDS": 9}},
+        "TASKS": {ADD: {"MAX_ATTEMPTS": 3, "MAX_RUN_SECONDS": 1.5}},
+    }
+    with override_settings(PGQUEUE=given):
+        assert conf.of(queue="default", task="other").max_attempts == 5
+        assert conf.of(queue="mail", task="other").max_attempts == 4
+        both = conf.of(queue="mail", task=ADD)
+        assert (both.max_attempts, both.max_run_seconds, both.backoff_cap_seconds) == (3, 1.5, 9)
+        assert _ids() == []
+    assert conf.of(queue="mail", task=ADD) == conf.current()
+
+
+def test_a_task_that_nobody_has_is_warned_of_with_the_nearest() -> None:
+    with override_settings(PGQUEUE={"TASKS": {"tests.testapp.tasks.ad": {}, "mail": {}}}):
+        near, far = checks.run_checks(tags=["pgqueue"])
+    assert (near.id, near.hint) == ("pgqueue.W014", f"Did you mean {ADD!r}?")
+    assert (far.id, far.level) == ("pgqueue.W014", checks.WARNING)
 
 
 def test_a_database_that_is_no_postgresql_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,10 +156,6 @@ def test_endings_that_another_attempt_cannot_change_are_final(exc, expected):
     assert not is_retryable(expected)
 
 
-def test_an_exhausted_job_is_not_retried():
-    assert not is_retryable(FailureClass.EXHAUSTED)
-
-
 def test_every_retry_that_a_remote_asks_for_is_throttling():
     exc = RuntimeError("429")
     exc.retry_after = 10

@@ -23,6 +23,7 @@ SETTINGS = """
 SECRET_KEY = "for-this-test-only"
 INSTALLED_APPS = ["pgqueue", "shop"]
 DATABASES = {{"default": {database!r}}}
+TASKS = {{"default": {{"BACKEND": "pgqueue.backend.PGQueueBackend", "QUEUES": []}}}}
 """
 TASKS = """
 from pgqueue import task

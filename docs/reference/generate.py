@@ -46,6 +46,24 @@ MORE_ABOUT_SETTINGS = {
 }
 """What the docstrings in `conf` leave to be said. A setting without a docstring needs its line here."""
 
+OVERRIDES = """\
+## For some jobs
+
+Where the fourth column says so, `QUEUES` and `TASKS` give other values to the jobs of one queue or one task:
+
+```python
+PGQUEUE = {
+    "MAX_ATTEMPTS": 8,
+    "QUEUES": {"mail": {"MAX_ATTEMPTS": 3, "MAX_RUN_SECONDS": 60}},
+    "TASKS": {"reports.tasks.yearly": {"MAX_RUN_SECONDS": 7200, "MAX_RESULT_BYTES": 1_000_000}},
+}
+```
+
+What the code says (`@task(max_attempts=...)`, `using(max_attempts=...)`) comes first, then the setting of the task, of
+the queue, of all jobs. So the settings of a task are for what its own decorator cannot say: functions of other
+packages, and plain Django tasks. `MAX_ATTEMPTS` and `MAX_PAYLOAD_BYTES` are read where a job is enqueued, the others by
+the worker."""
+
 SAMPLES: dict[str, object] = {
     "path": "args[0]",
     "reason": "is of type Decimal, which would not come back from JSON",
@@ -75,13 +93,17 @@ def settings_page() -> str:
     for field in dataclasses.fields(conf.Settings):
         words = " ".join(filter(None, (docstrings.get(field.name), MORE_ABOUT_SETTINGS.get(field.name))))
         assert words, f"Nothing says what {field.name} means: give it a docstring in conf.py, or a line above."
-        rows.append((f"`{field.name.upper()}`", f"`{field.type}`", f"`{field.default!r}`", words))
+        key, default = field.name.upper(), getattr(conf.Settings(), field.name)
+        kind = "dict" if isinstance(default, dict) else field.type
+        narrower = "yes" if key in conf.OVERRIDABLE else ""
+        rows.append((f"`{key}`", f"`{kind}`", f"`{default!r}`", narrower, words))
     return _page(
         "Settings",
         "All keys of one dict, `PGQUEUE = {...}`, in Django's settings. Each may be left out, and so may the dict.\n"
         "`manage.py check` finds misspelt keys and values that cannot be used; so does the first use.\n"
         "Numbers are finite and above zero; units are in the names.",
-        _table(("setting", "type", "default", "means"), rows),
+        _table(("setting", "type", "default", "for some jobs", "means"), rows),
+        OVERRIDES,
     )
 
 

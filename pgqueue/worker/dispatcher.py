@@ -22,7 +22,7 @@ from ..protocol.settling import Ending, EndingKind, settle
 from ..states import Lane
 from ..takeover import take_over_expired
 from .agenda import Agenda, Source
-from .finishing import Finished, notice_of
+from .finishing import Finished, notice_of, notice_of_losses
 from .inbox import Inbox, Mail, Signal
 from .options import Options
 from .pace import Pace, Pool
@@ -210,6 +210,9 @@ class Dispatcher:
         taken = take_over_expired(connection)
         for one in taken:
             self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
+        notice = notice_of_losses(taken, alias=self._options.alias)
+        if notice is not None:
+            self._pools.submit(notice)
         if taken:
             wake(connection, sorted({one.job.queue for one in taken}))
 

@@ -10,6 +10,7 @@ from .. import registry, signalling
 from ..protocol.claiming import Lease
 from ..protocol.reading import read_job
 from ..protocol.settling import Ending, Written
+from ..protocol.taking_over import Taken
 from ..results import finished, stored
 from ..states import FINAL, State
 
@@ -46,6 +47,19 @@ def notice_of(ended: Sequence[Finished], *, alias: str) -> Callable[[], None] | 
     def send() -> None:
         for one in heard:
             _send_safely(one, alias)
+
+    return send
+
+
+def notice_of_losses(taken: Sequence[Taken], *, alias: str) -> Callable[[], None] | None:
+    """Return what to run on a thread to send `task_finished` for each job that a takeover ended; None for none."""
+    ended = [one.job for one in taken if one.verdict.target in FINAL]
+    if not ended:
+        return None
+
+    def send() -> None:
+        for job in ended:
+            signalling.tell_end(alias, job_id=job.id, task=job.task)
 
     return send
 

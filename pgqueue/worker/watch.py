@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .. import conf
 from ..exceptions import JobTimeoutError
 from ..execution import Prepared
 from ..holding import Held
@@ -163,7 +162,7 @@ class Watch(threading.Thread):
                 held.timed_out = True
                 logger.warning("job.timed_out %s", _facts(run, seconds))
                 run.interrupt()
-            elif seconds >= run.limit_seconds + conf.current().kill_grace_seconds and run not in self._stuck:
+            elif seconds >= run.limit_seconds + held.settings().kill_grace_seconds and run not in self._stuck:
                 logger.error("job.stuck %s", _facts(run, seconds))
                 self._stuck.add(run)
                 self._on_stuck()

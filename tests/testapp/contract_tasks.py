@@ -174,6 +174,14 @@ def return_large(size_bytes: int) -> str:
     return "x" * size_bytes
 
 
+@task(max_attempts=1)
+def fail_within_a_failure() -> None:
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        raise ValueError(ValueError("outer"), object()) from error
+
+
 @task
 def return_unserializable() -> Any:
     return {1, 2}
