@@ -15,7 +15,7 @@ from .connecting import transaction
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The answer to one heartbeat. Ids in none of the sets were locked by somebody: ask again."""
+    """The answer to one heartbeat. Ids in none of the sets are not lost: locked by somebody, or settled by us."""
 
     renewed: frozenset[int]
     stop_requested: frozenset[int]
@@ -40,14 +40,17 @@ def renew(
         rows = connection.execute(load("renew"), params).fetchall()
     renewed = frozenset(id for id, _ in rows)
     missing = set(ids) - renewed
-    locked = _still_held(connection, worker_id, {id: held[id] for id in missing}) if missing else set()
+    kept = _kept(connection, worker_id, {id: held[id] for id in missing}) if missing else set()
     return Renewal(
         renewed=renewed,
         stop_requested=frozenset(id for id, stop_requested in rows if stop_requested),
-        lost=frozenset(missing - locked),
+        lost=frozenset(missing - kept),
     )
 
 
-def _still_held(connection: psycopg.Connection[Any], worker_id: int, asked: Mapping[int, int]) -> set[int]:
+def _kept(connection: psycopg.Connection[Any], worker_id: int, asked: Mapping[int, int]) -> set[int]:
+    """Return what this worker holds though a lock kept it from being renewed, or has settled since it was asked for."""
     params = {"worker_id": worker_id, "ids": list(asked), "fences": list(asked.values())}
-    return {id for id, expired in connection.execute(load("find_held"), params).fetchall() if not expired}
+    # In this order: an ending of ours that commits in between is then seen by the one or by the other.
+    held = {id for id, expired in connection.execute(load("find_held"), params).fetchall() if not expired}
+    return held | {id for id, *_ in connection.execute(load("find_own_endings"), params).fetchall()}

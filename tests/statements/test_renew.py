@@ -2,7 +2,9 @@
 
 import pytest
 
+from pgqueue.failures import FailureClass, describe
 from pgqueue.protocol.leasing import renew
+from pgqueue.protocol.settling import Ending, EndingKind, Failure, settle
 from tests.factories import JobFactory
 from tests.statements.doing import OTHER_WORKER, WORKER, columns, lock, renew_one
 
@@ -34,11 +36,11 @@ def test_a_stop_request_is_told_and_the_lease_goes_on(session):
     "shape",
     [
         {},
-        {"retrying": True},
+        {"retrying": True, "settled_by": OTHER_WORKER},
         {"paused": True},
         {"unknown": True},
-        {"succeeded": True},
-        {"dead": True},
+        {"succeeded": True, "settled_by": OTHER_WORKER},
+        {"dead": True, "settled_by": OTHER_WORKER},
         {"cancelled": True},
         {"expired": True},
         {"running": True, "worker_id": OTHER_WORKER},
@@ -91,6 +93,17 @@ def test_a_row_that_is_being_settled_is_neither_renewed_nor_lost(queue_connectio
         renewal = renew_one(queue_connection, job)
         assert (renewal.renewed, renewal.lost) == (set(), set())
     assert renew_one(queue_connection, job).renewed == {job.id}
+
+
+@quick
+@pytest.mark.parametrize("kind", [EndingKind.COMPLETE, EndingKind.RETRY, EndingKind.RELEASE])
+def test_a_row_that_its_owner_has_just_settled_is_not_lost(session, kind):
+    """The heartbeat asked before the dispatcher had heard that the ending is written."""
+    failure = Failure(FailureClass.SYSTEM, describe(RuntimeError("no"))) if kind is EndingKind.RETRY else None
+    job = JobFactory(running=True)
+    assert settle(session, worker_id=WORKER, endings=[Ending(kind, job.id, job.fence, failure=failure)]).written
+    renewal = renew_one(session, job)
+    assert (renewal.renewed, renewal.lost) == (set(), set())
 
 
 @racing

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 from pgqueue import task
@@ -59,6 +60,16 @@ def nothing() -> None:
 def ask_the_database() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
+
+
+@task
+async def nothing_async() -> None:
+    await asyncio.sleep(0)
+
+
+@task
+async def ask_the_database_async() -> None:
+    await sync_to_async(ask_the_database.func)()
 
 
 @task
