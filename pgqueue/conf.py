@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from .exceptions import SettingsError
 
@@ -59,6 +60,12 @@ class Settings:
     """Other values for the jobs of a queue, by its name."""
     tasks: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """Other values for the jobs of a task, by the path of its function."""
+    console_read_only: bool = False
+    """Whether the console offers no verb, whatever permissions its users have."""
+    console_authorize: str | None = None
+    """Dotted path of `function(user, verb, queue, task) -> bool`, asked for every row that somebody acts on."""
+    console_timeout_seconds: float = 2.0
+    """Longest time a page of the console may take in the database."""
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -157,6 +164,8 @@ def _key_problems(key: str, value: Any, *, known: Collection[str]) -> Iterator[P
     elif key == "DATABASE" and value is not None and value not in django_settings.DATABASES:
         known = ", ".join(django_settings.DATABASES)
         yield Problem(key, f"is {value!r}, which is not in DATABASES", f"use one of: {known}")
+    elif key == "CONSOLE_AUTHORIZE" and value is not None and not _is_importable(value):
+        yield Problem(key, f"is {value!r}, which cannot be imported", "give it the dotted path of a function")
     elif key == "TASK_MODULES" and not all(isinstance(name, str) and name for name in value):
         yield Problem(key, f"is {value!r}", "give it the names of modules, such as ('tasks',)")
 
@@ -167,6 +176,13 @@ def _unknown(key: Any, known: Collection[str]) -> Problem:
     if key in _FIELDS:
         return Problem(key, "holds for all jobs, and cannot be set for some", advice)
     return Problem(str(key), "is not a setting", advice)
+
+
+def _is_importable(path: str) -> bool:
+    try:
+        return callable(import_string(path))
+    except ImportError:
+        return False
 
 
 @lru_cache(maxsize=1)

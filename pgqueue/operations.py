@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, OperationalError, transaction
 from django.db.transaction import TransactionManagementError
+from django.utils.module_loading import import_string
 
 from . import conf, notifying, signalling
 from .exceptions import IdempotencyKeyReusedError, JobNotFoundError, ReasonMissingError, UnknownVerbError
@@ -27,17 +29,30 @@ class Actor:
     id: str | None
     name: str
     permissions: frozenset[str] | None = None
+    authorizes: Callable[[str, str, str | None], bool] | None = None
+    """Whether the actor may use a verb on a queue and a task (None: on the queue itself); None asks nobody."""
 
     @classmethod
     def of(cls, user: Any) -> Actor:
-        """Return the actor that a Django user is."""
+        """Return the actor that a Django user is; nobody may do anything where the console is read-only."""
         codenames = {verb.permission for verb in VERBS.values()}
+        settings = conf.current()
         held = frozenset(name for name in codenames if user.has_perm(f"pgqueue.{name}"))
-        return cls(id=None if user.pk is None else str(user.pk), name=user.get_username(), permissions=held)
+        asked = import_string(settings.console_authorize) if settings.console_authorize else None
+        return cls(
+            id=None if user.pk is None else str(user.pk),
+            name=user.get_username(),
+            permissions=frozenset() if settings.console_read_only else held,
+            authorizes=None if asked is None else partial(asked, user),
+        )
 
     def may(self, verb: Verb) -> bool:
         """Say whether the actor has the verb's permission."""
         return self.permissions is None or verb.permission in self.permissions
+
+    def may_touch(self, verb: Verb, queue: str, task: str | None) -> bool:
+        """Say whether the actor may use the verb on what belongs to this queue and task."""
+        return self.authorizes is None or bool(self.authorizes(verb.name, queue, task))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,7 @@ class Request:
     ticket: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
+    wait_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +94,15 @@ def act(
     ticket: str = "",
     params: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
+    wait_seconds: float | None = None,
 ) -> Action:
     """Apply one verb to what the operator saw, or change nothing; write one audit row either way.
 
     `target_id` is a job's id or a queue's name; `version_seen` None has seen nothing and changes nothing. Owns
     its transaction, which must be the outermost one: what it answers is committed. A lock that somebody holds is
-    waited for `LOCK_TIMEOUT_SECONDS`, then it is `busy`. Raise `UnknownVerbError`, `ReasonMissingError`,
-    `JobNotFoundError` for an id that is not a number, and `IdempotencyKeyReusedError` for a key that stands for
-    another request.
+    waited for `wait_seconds` (by default `LOCK_TIMEOUT_SECONDS`), then it is `busy`. Raise `UnknownVerbError`,
+    `ReasonMissingError`, `JobNotFoundError` for an id that is not a number, and `IdempotencyKeyReusedError` for a key
+    that stands for another request.
     """
     request = Request(
         verb=_verb(verb),
@@ -96,6 +113,7 @@ def act(
         ticket=operating.text(ticket),
         params=params or {},
         idempotency_key=idempotency_key or None,
+        wait_seconds=wait_seconds,
     )
     if not request.reason:
         raise ReasonMissingError(verb)
@@ -143,13 +161,15 @@ def _refuse_foreign_transaction(alias: str) -> None:
 
 def _act(alias: str, request: Request) -> Action:
     with transaction.atomic(using=alias, durable=True):
-        operating.begin(alias, lock_timeout_seconds=conf.current().lock_timeout_seconds)
+        operating.begin(alias, lock_timeout_seconds=request.wait_seconds or conf.current().lock_timeout_seconds)
         facts = operating.lock_target(alias, request.verb.kind, request.target_id)
         replay = _find_replay(alias, request)
         if replay is not None:
             return _audited(alias, request, Outcome.REPLAYED, facts, replay=replay)
         if facts is None:
             return _audited(alias, request, Outcome.GONE, None)
+        if not request.actor.may_touch(request.verb, facts.get("queue") or facts.get("name", ""), facts.get("task")):
+            return _audited(alias, request, Outcome.FORBIDDEN, None)
         change = operating.change(alias, request.verb.name, _statement_params(request, facts))
         if change is None:
             return _audited(alias, request, _refusal(request, facts), facts)

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from .recovery import Facts, decide_break
 from .states import WAITING, State
 
@@ -59,10 +62,17 @@ def _pause_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     return {"for_seconds": seconds}
 
 
+def _requeue_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = given.get("delay_seconds", 0.0)
+    if not 0 <= seconds <= LONGEST_PAUSE_SECONDS:
+        raise ValueError(f"delay_seconds is {seconds!r}: give the seconds from now on, or none to start at once.")
+    return {"delay_seconds": float(seconds)}
+
+
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
-        Verb("requeue", "job", "requeue_job", (State.DEAD, State.CANCELLED)),
+        Verb("requeue", "job", "requeue_job", (State.DEAD, State.CANCELLED), params=_requeue_params),
         Verb("cancel", "job", "cancel_job", (*WAITING, State.PAUSED), over_unknown_effects=False),
         Verb("hold", "job", "hold_job", WAITING),
         Verb("unhold", "job", "hold_job", (State.PAUSED,)),
@@ -76,12 +86,24 @@ VERBS: dict[str, Verb] = {
 """Every verb by its name, which is also its statement's."""
 
 
-def why_not(verb: Verb, state: str, *, unknown_effects: int = 0, stop_requested: bool = False) -> str | None:
-    """Return in words why a verb is not offered on a target; None when it is."""
+def why_not(
+    verb: Verb,
+    state: str,
+    *,
+    unknown_effects: int = 0,
+    stop_requested: bool = False,
+    words: Callable[[str], Any] = str,
+) -> str | None:
+    """Return in words why a verb is not offered on a target; None when it is. `words` says what states are called."""
     if state not in verb.states:
-        return f"It is {state}; this applies to {', '.join(verb.states)}."
+        facts = {"state": words(state), "states": ", ".join(str(words(each)) for each in verb.states)}
+        return _("It is %(state)s; this applies to %(states)s.") % facts
     if unknown_effects and not verb.over_unknown_effects:
-        return f"The outcome of {unknown_effects} effect(s) is unknown: that must be reconciled first."
+        return ngettext(
+            "The outcome of %(number)d effect is unknown: that must be reconciled first.",
+            "The outcome of %(number)d effects is unknown: that must be reconciled first.",
+            unknown_effects,
+        ) % {"number": unknown_effects}
     if stop_requested and verb.name == "ask_to_stop":
-        return "It was asked to stop before, and has not answered yet."
+        return _("It was asked to stop before, and has not answered yet.")
     return None

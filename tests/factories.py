@@ -10,7 +10,19 @@ from django.db import models
 from django.db.models import Func, Value
 from django.db.models.functions import Now
 
-from pgqueue.models import Attempt, Effect, Job, JobPayload, OperationKey, OperatorAction, Queue, Worker
+from pgqueue.models import (
+    Attempt,
+    BulkAction,
+    BulkItem,
+    Effect,
+    Job,
+    JobPayload,
+    MinuteStat,
+    OperationKey,
+    OperatorAction,
+    Queue,
+    Worker,
+)
 from pgqueue.states import AttemptOutcome, Lane, Outcome, Recovery, Stage, State
 
 TASK = "tests.testapp.tasks.add"
@@ -255,3 +267,41 @@ class OperatorActionFactory(RowFactory):
     outcome = Outcome.APPLIED
     actor_name = "ada"
     reason = "a test"
+
+
+class BulkActionFactory(RowFactory):
+    """A frozen set of nothing yet."""
+
+    class Meta:
+        model = BulkAction
+
+    created_at = factory.LazyFunction(Now)
+    size = 1
+    verb = "requeue"
+    actor_name = "ada"
+    filter = "state: dead"
+
+
+class BulkItemFactory(RowFactory):
+    """One job of a frozen set: `BulkItemFactory(bulk_id=bulk.pk, job_id=job.pk)`."""
+
+    class Meta:
+        model = BulkItem
+
+    version_seen = 3
+    position = factory.Sequence(lambda n: n + 1)
+
+
+class MinuteStatFactory(RowFactory):
+    """One job that succeeded within a minute."""
+
+    class Meta:
+        model = MinuteStat
+
+    minute = factory.LazyFunction(lambda: from_now(-60))
+    jobs = 1
+    queue = "default"
+    task = TASK
+    outcome = "succeeded"
+    waits = factory.LazyFunction(lambda: [1])
+    runs = factory.LazyFunction(lambda: [1])

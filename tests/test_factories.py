@@ -13,6 +13,8 @@ OTHERS = [
     factories.QueueFactory,
     factories.WorkerFactory,
     factories.OperatorActionFactory,
+    factories.BulkActionFactory,
+    factories.MinuteStatFactory,
 ]
 
 

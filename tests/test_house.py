@@ -41,8 +41,8 @@ def test_only_the_protocol_opens_a_cursor() -> None:
 
 def test_nobody_saves_a_row() -> None:
     writes = re.compile(r"\.(save|create|bulk_create|get_or_create|update_or_create|delete)\(")
-    found = [path for path in MODULES if writes.search(path.read_text())]
-    assert found == []
+    found = [path.stem for path in MODULES if writes.search(path.read_text())]
+    assert found == ["pgqueue_console_groups"]  # Groups of users are Django's rows.
 
 
 @pytest.mark.parametrize("path", STATEMENTS, ids=lambda path: path.stem)
@@ -76,5 +76,9 @@ def test_no_statement_moves_running_rows_without_an_owner_or_a_lock() -> None:
     """There is no blanket reset of running jobs: whatever leaves `running` names a fence or an expired lease."""
     for path in STATEMENTS:
         text = path.read_text()
-        if re.search(r"SET\s+state = ", text) and "'running'" in text.split("SET", 1)[1]:
+        if (
+            "UPDATE pgqueue_job" in text
+            and re.search(r"SET\s+state = ", text)
+            and "'running'" in text.split("SET", 1)[1]
+        ):
             assert re.search(r"fence|lease_until|version_seen", text), path.name

@@ -161,7 +161,7 @@ def test_what_a_page_offers_is_what_is_applied(verb: Any) -> None:
 def test_a_verb_that_an_unknown_outcome_forbids_is_not_offered_over_one(name: str) -> None:
     [state, *_] = VERBS[name].states
     assert why_not(VERBS[name], state, unknown_effects=1) == (
-        "The outcome of 1 effect(s) is unknown: that must be reconciled first."
+        "The outcome of 1 effect is unknown: that must be reconciled first."
     )
 
 

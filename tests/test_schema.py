@@ -5,6 +5,7 @@ import subprocess
 import sys
 import uuid
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -19,8 +20,11 @@ from pgqueue.protocol.settling import Ending, EndingKind, settle
 from pgqueue.states import Lane, Outcome, State
 from tests.factories import (
     AttemptFactory,
+    BulkActionFactory,
+    BulkItemFactory,
     EffectFactory,
     JobFactory,
+    MinuteStatFactory,
     OperationKeyFactory,
     OperatorActionFactory,
     from_now,
@@ -67,6 +71,7 @@ REFUSED = [
     refused("pgqueue_job_lane_shape", JobFactory, tenant="acme"),
     refused("pgqueue_job_lane_shape", JobFactory, shard_key="customer:7"),
     refused("pgqueue_effect_stage_known", EffectFactory, stage="called"),
+    refused("pgqueue_bulk_state_known", BulkActionFactory, state="paused"),
 ]
 
 TWICE = [
@@ -75,6 +80,8 @@ TWICE = [
     refused("pgqueue_attempt_once", AttemptFactory, job_id=7, fence=5),
     refused("pgqueue_effect_once", EffectFactory, job_id=7, name="sms"),
     refused("pgqueue_action_once", OperatorActionFactory, idempotency_key="once"),
+    refused("pgqueue_bulkitem_once", BulkItemFactory, bulk_id="00000000-0000-0000-0000-000000000007", job_id=7),
+    refused("pgqueue_minutestat_once", MinuteStatFactory, minute=datetime(2026, 1, 1, tzinfo=UTC)),
 ]
 
 NOT_TWICE = [

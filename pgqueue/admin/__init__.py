@@ -2,15 +2,19 @@
 
 from django.contrib import admin
 
-from ..models import Job, OperatorAction, Queue, Worker
+from ..models import BulkAction, Job, OperatorAction, Overview, Queue, Worker
 from .audit import OperatorActionAdmin
+from .bulkactions import BulkActionAdmin
 from .jobs import JobAdmin
+from .overview import OverviewAdmin
 from .queues import QueueAdmin
 from .workers import WorkerAdmin
 
+admin.site.register(Overview, OverviewAdmin)
 admin.site.register(Job, JobAdmin)
 admin.site.register(Queue, QueueAdmin)
 admin.site.register(Worker, WorkerAdmin)
+admin.site.register(BulkAction, BulkActionAdmin)
 admin.site.register(OperatorAction, OperatorActionAdmin)
 
-__all__ = ["JobAdmin", "OperatorActionAdmin", "QueueAdmin", "WorkerAdmin"]
+__all__ = ["BulkActionAdmin", "JobAdmin", "OperatorActionAdmin", "OverviewAdmin", "QueueAdmin", "WorkerAdmin"]

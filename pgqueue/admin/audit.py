@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, OperatorAction, Queue
 from .base import ReadOnlyAdmin
+from .keyset import Order
 from .words import NOTHING, instant_of
 
 TARGETS = {"job": Job, "queue": Queue}
@@ -29,6 +30,7 @@ class OperatorActionAdmin(ReadOnlyAdmin):
     )
     url_lookups = ("target_kind", "target_id")
     ordering = ("-id",)
+    orders = {"newest": (_("newest"), Order(("-id",)))}
     fields = readonly_fields = (
         instant_of("created_at", _("when")),
         "actor_name",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable
+from datetime import datetime
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,45 +12,47 @@ from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
+from django.db import OperationalError
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
+from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html
 
+from .. import conf
 from ..protocol.connecting import job_alias
+from ..protocol.viewing import read_only, took_too_long
+from .keyset import SORT, KeysetChangeList, Order
 
-COUNTED_AT_MOST = 10_000
+READING = ("GET", "HEAD")
+NAVIGATION = ("overview", "queue", "job", "reconcile", "worker", "bulkaction", "operatoraction")
+"""Models of the navigation bar, in its order."""
 
 
-class CappedPaginator(Paginator):
-    """Counts no further than `COUNTED_AT_MOST`: a list of ten million rows must open at once."""
+class PagePaginator(Paginator):
+    """Counts the rows of the page that was read, and no others."""
 
-    @cached_property
+    @property
     def count(self) -> int:
-        """Return the number of rows, or the cap."""
-        rows: Any = self.object_list
-        return int(rows[:COUNTED_AT_MOST].count())
-
-
-class OneOrderChangeList(ChangeList):
-    """Has the one order of its admin, whatever the URL asks for: no other has an index."""
-
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Return the admin's ordering."""
-        return list(self.model_admin.ordering or ())
+        """Return how many rows the page has."""
+        return len(self.object_list)
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
     """Shows rows where they are written, and changes none."""
 
     change_list_template = "admin/pgqueue/change_list.html"
-    paginator = CappedPaginator
+    change_form_template = "admin/pgqueue/change_form.html"
+    paginator = PagePaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     sortable_by = ()
     actions = None
+    orders: dict[str, tuple[Any, Order]] = {}
+    """Orders that the list can be read in, by their word in the URL, with their labels; the first is the default."""
     url_lookups: tuple[str, ...] = ()
     """What the list may be asked for in its URL. Django allows every column, and so scans of the table."""
     empty_text: Any
@@ -56,6 +60,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     class Media:
         css = {"all": ["pgqueue/admin.css"]}
+        js = ["pgqueue/console.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the database that jobs are written to, and bring its time along: ages are told by its clock."""
@@ -63,17 +68,107 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the list that cannot be sorted by its URL."""
-        return OneOrderChangeList
+        """Return the list that turns pages by key."""
+        return KeysetChangeList
+
+    def get_actions(self, request: HttpRequest, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Offer no action of the site: an action acts on whatever its filter finds, not on what was seen."""
+        return {}
+
+    def order_of(self, request: HttpRequest) -> Order:
+        """Return the order that the URL asks for, or the default."""
+        asked = request.GET.get(SORT, "")
+        return (self.orders.get(asked) or next(iter(self.orders.values())))[1]
+
+    def read_beside(self, rows: list[Any]) -> None:
+        """Read what belongs to the rows of a page, at once for all of them."""
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow what is listed in `url_lookups`."""
         return lookup in self.url_lookups
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Say what an empty list means, and where a capped one ends."""
-        told = {"empty_text": self.empty_text, "counted_at_most": COUNTED_AT_MOST}
-        return super().changelist_view(request, {**told, **(extra_context or {})})
+        """Say what an empty list means."""
+        asked = request.GET.get(SORT, "")
+        told = {
+            "empty_text": self.empty_text,
+            "orders": [
+                {"label": label, "query": self._query_with(request, word), "current": self.order_of(request) is order}
+                for word, (label, order) in self.orders.items()
+            ]
+            if len(self.orders) > 1
+            else [],
+            "sort": asked,
+            **self.page_context(request),
+            **(extra_context or {}),
+        }
+        return self.looked(request, lambda: super(ReadOnlyAdmin, self).changelist_view(request, told))
+
+    def _query_with(self, request: HttpRequest, word: str) -> str:
+        asked = {name: values for name, values in request.GET.lists() if name not in (SORT, "after", "before")}
+        return "?" + urlencode({**asked, SORT: word}, doseq=True)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show one row, and where its list was left."""
+        told = {**self.page_context(request), "list_url": self.list_url(request), **(extra_context or {})}
+        return self.looked(
+            request, lambda: super(ReadOnlyAdmin, self).change_view(request, object_id, form_url, extra_context=told)
+        )
+
+    def looked(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
+        """Run a view and render its answer; a look writes nothing, and is given up when it takes too long."""
+        if request.method not in READING:
+            return view()
+        try:
+            with read_only(job_alias(), timeout_seconds=conf.current().console_timeout_seconds):
+                answer = view()
+                return answer.render() if isinstance(answer, SimpleTemplateResponse) else answer
+        except OperationalError as error:
+            if not took_too_long(error):
+                raise
+            return self._too_slow(request)
+
+    def _too_slow(self, request: HttpRequest) -> HttpResponse:
+        context = {**self.admin_site.each_context(request), **self.page_context(request), "opts": self.opts}
+        context |= {"media": self.media, "title": self.opts.verbose_name_plural, "list_url": self.list_url(None)}
+        request.current_app = self.admin_site.name
+        template = "admin/pgqueue/too_slow.html"
+        return TemplateResponse(request, template, context, status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def page_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Return what the frame of every page shows: the navigation, and whose time is told."""
+        return {
+            "navigation": list(self._navigation(request)),
+            "zone": f"{datetime.now(timezone.get_current_timezone()):%Z (UTC%z)}",
+            "is_read_only": conf.current().console_read_only,
+        }
+
+    def _navigation(self, request: HttpRequest) -> Any:
+        shown = {model._meta.model_name: (model, of) for model, of in self.admin_site._registry.items()}
+        for name in NAVIGATION:
+            model, of = shown.get(name, (None, None))
+            if model is None or of is None or model._meta.app_label != self.opts.app_label:
+                continue
+            if not of.has_view_permission(request):
+                continue
+            yield {
+                "label": model._meta.verbose_name_plural,
+                "url": self.page_url(model, "changelist"),
+                "key": name,
+                "is_current": model is self.model,
+            }
+
+    def list_url(self, request: HttpRequest | None) -> str:
+        """Return the list as it was left: with its filters, and on its page."""
+        left = None if request is None else request.GET.get("_changelist_filters")
+        return self.page_url(self.model, "changelist") + (f"?{left}" if left else "")
+
+    def kept(self, request: HttpRequest) -> dict[str, str]:
+        """Return what a URL carries along so that `list_url` knows where the list was left."""
+        left = request.GET.get("_changelist_filters")
+        return {"_changelist_filters": left} if left else {}
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Nobody adds rows here: jobs are enqueued."""

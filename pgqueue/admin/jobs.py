@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Attempt, Job, JobPayload, JobResult, Queue, Worker
+from ..models import Job, JobPayload, JobResult, OperatorAction, Queue, Worker
 from ..protocol.connecting import job_alias
 from ..states import WAITING, State
-from .verbs import Facts, VerbAdmin
-from .words import NOTHING, instant, instant_of, span
+from .bulk import BulkVerbs
+from .filters import QueueFilter, StateFilter
+from .keyset import Order
+from .search import job_id, understand
+from .timeline import timeline
+from .verbs import Facts
+from .words import NOTHING, SCHEDULED, badge, instant, instant_of, pause_words, span, stage_words
 
-LATEST_ATTEMPTS = 20
 LONGEST_ERROR = 80
-LARGEST_ID = 2**63 - 1
+MOST_QUEUES = 50
 TIMES = {
     "created_at": _("created"),
     "run_at": _("due"),
@@ -36,53 +41,38 @@ TIMES = {
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
 
 
-def job_id(text: str) -> int | None:
-    """Return the number in a text; None when no job can have it."""
-    digits = re.fullmatch(r"\s*#?([0-9]{1,19})\s*", text)
-    number = int(digits[1]) if digits else None
-    return number if number is not None and number <= LARGEST_ID else None
-
-
 def _seconds(job: Any, at: datetime) -> float:
     """Return how far an instant lies ahead of when the row was read; negative is past."""
     return float((at - job.now).total_seconds())
 
 
-class StateFilter(admin.SimpleListFilter):
-    """Jobs in one state; the words are known, so that nothing is counted to offer them."""
-
-    title = _("state")
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return every state."""
-        return [(state.value, state.value) for state in State]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep jobs of the chosen state."""
-        if self.value() is None:
-            return queryset
-        return queryset.filter(state=self.value()) if self.value() in list(State) else queryset.none()
-
-
-class JobAdmin(VerbAdmin):
+class JobAdmin(BulkVerbs):
     """Jobs as they stand."""
 
     target_kind = "job"
+    orders = {
+        "newest": (_("newest"), Order(("-id",))),
+        "oldest": (_("oldest"), Order(("id",))),
+        "longest": (_("longest running"), Order(("claimed_at", "id"))),
+    }
     list_display = (
         "number",
-        "state",
+        "standing",
         "task",
         "queue",
         "tried",
+        "effect_stage",
         "when",
         "error",
     )
-    list_filter = (StateFilter,)
-    url_lookups = ("state",)
+    list_filter = (StateFilter, QueueFilter)
+    url_lookups = ("state", "queue")
     ordering = ("-id",)
     search_fields = ("id",)
-    search_help_text = _("A job's number. Free text is not searched.")
+    search_help_text = _(
+        "Understood: a job's number, id: key: task: queue: state: error: worker: tenant: op:REMOTE_REFERENCE ended:24h "
+        "args.NAME:value. Free text is not searched: it would read the whole table."
+    )
     empty_text = _(
         "No job here. Jobs come from enqueue() in your code, and are deleted when they are old. If you "
         "filtered or searched, clear that first."
@@ -91,11 +81,52 @@ class JobAdmin(VerbAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find a job by its number; anything else finds nothing rather than scanning the table."""
-        if not search_term.strip():
-            return queryset, False
-        number = job_id(search_term)
-        return (queryset.none() if number is None else queryset.filter(pk=number)), False
+        """Find jobs by qualifiers; what is not understood finds nothing rather than scanning the table."""
+        may_see_args = request.user.has_perm("pgqueue.view_job_args")
+        search = understand(search_term, alias=job_alias(), may_see_args=may_see_args)
+        return (queryset.none() if search.problems else queryset.filter(search.condition)), False
+
+    def order_of(self, request: HttpRequest) -> Order:
+        """Return the order asked for; only running jobs have run for a while."""
+        longest = self.orders["longest"][1]
+        order = super().order_of(request)
+        return order if order is not longest or request.GET.get("state") == State.RUNNING else Order(("-id",))
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Say what of a search was not understood, and offer to act on all that match."""
+        may_see_args = request.user.has_perm("pgqueue.view_job_args")
+        search = understand(request.GET.get("q", ""), alias=job_alias(), may_see_args=may_see_args)
+        told: dict[str, Any] = {"problems": search.problems, "everything": self.everything(request)}
+        return super().changelist_view(request, {**told, **(extra_context or {})})
+
+    def queues_of(self, request: HttpRequest) -> list[Any]:
+        """Return the queues that have a row, read once for a page."""
+        known: list[Any] | None = getattr(request, "_pgqueue_queues", None)
+        if known is None:
+            rows = Queue.objects.using(job_alias()).annotate(now=Now()).order_by("name")
+            known = list(rows[:MOST_QUEUES])
+            setattr(request, "_pgqueue_queues", known)  # noqa: B010
+        return known
+
+    def page_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Say above the list which queues are paused: that is why due jobs wait."""
+        told = super().page_context(request)
+        if (
+            request.resolver_match is not None
+            and request.resolver_match.url_name == f"{self.opts.app_label}_job_changelist"
+        ):
+            told["banners"] = [banner for queue in self.queues_of(request) for banner in self._banner(queue)]
+        return told
+
+    def _banner(self, queue: Any) -> Iterator[dict[str, str]]:
+        over = queue.paused_until is not None and queue.paused_until <= queue.now
+        if queue.paused_at is None or over:
+            return
+        left = None if queue.paused_until is None else (queue.paused_until - queue.now).total_seconds()
+        facts = {"name": queue.name, "by": queue.paused_by, "reason": queue.pause_reason, "left_seconds": left}
+        facts["seconds"] = (queue.now - queue.paused_at).total_seconds()
+        url = self.page_url(Queue, "change", queue.name) if self.admin_site.is_registered(Queue) else ""
+        yield {"url": url, "text": pause_words(facts)}
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show every column, and arguments and result to whoever may see them."""
@@ -104,7 +135,7 @@ class JobAdmin(VerbAdmin):
         placement = [("priority", "lane", "max_run_seconds"), ("tenant", "shard_key", "held_from")]
         related = [("parent_id", "cloned_from_id", "schedule_id")]
         return (
-            (None, {"fields": [("state", "tried", "version"), ("queue_link", "operation")]}),
+            (None, {"fields": [("standing", "tried", "version"), ("queue_link", "operation")]}),
             (_("Last error"), {"fields": ["last_error_class", "last_error"]}),
             (_("Times"), {"fields": [tuple(times[:3]), tuple(times[3:5]), tuple(times[5:])]}),
             (_("Lease"), {"fields": [("lease", "worker"), LEASE_UNTIL, ("fence", "lease_losses", "settled_by")]}),
@@ -126,22 +157,35 @@ class JobAdmin(VerbAdmin):
         form_url: str = "",
         obj: Any = None,
     ) -> HttpResponse:
-        """Add the latest attempts."""
-        attempts = Attempt.objects.using(job_alias()).filter(job_id=obj.pk).order_by("-id").defer("traceback")
-        context["attempts"] = [self._attempt(attempt) for attempt in attempts[:LATEST_ATTEMPTS]]
+        """Add what happened to it."""
+        events, older = timeline(obj)
+        context["timeline"] = [self._shown(event) for event in events]
+        context["older"] = older
+        context["standing"] = self.standing(obj)
+        context["summary"] = self.summary(obj)
         return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
 
-    def _attempt(self, attempt: Attempt) -> dict[str, Any]:
-        return {
-            "number": attempt.number,
-            "outcome": attempt.outcome,
-            "worker": self.worker(attempt),
-            "fence": attempt.fence,
-            "started": instant(attempt.started_at),
-            "ended": instant(attempt.ended_at),
-            "stage": attempt.stage,
-            "error": NOTHING if attempt.error_class is None else f"{attempt.error_class}: {attempt.message or ''}",
-        }
+    def _shown(self, event: Any) -> dict[str, Any]:
+        worker = "" if event.worker_id is None else self.link(Worker, event.worker_id, str(event.worker_id))
+        entry = "" if event.action_id is None else self.link(OperatorAction, event.action_id, _("audit entry"))
+        return {"event": event, "worker": worker, "entry": entry}
+
+    def summary(self, job: Any) -> list[str]:
+        """Return what must be known first: who holds it, what was asked of it, what is not known about it."""
+        told = []
+        if job.lease_until is not None:
+            told.append(str(self.lease(job)))
+        if job.stop_requested_at is not None and job.state == State.RUNNING:
+            asked = _("Asked to stop at %(at)s, not yet acknowledged.")
+            told.append(str(asked % {"at": instant(job.stop_requested_at)}))
+        if job.unknown_effects:
+            unknown = _("The outcome of an effect is unknown: a second run could do it twice. Reconcile it first.")
+            told.append(str(unknown))
+        return told
+
+    def place_of(self, obj: Any) -> tuple[str, str | None]:
+        """Return the job's queue and task."""
+        return obj.queue, obj.task
 
     def target_of(self, object_id: str) -> str | None:
         """Return a job's number without what may stand around it."""
@@ -160,7 +204,7 @@ class JobAdmin(VerbAdmin):
             (_("Lease"), self.lease(obj)),
             (_("Stop requested"), instant(obj.stop_requested_at)),
             (_("Recovery policy"), obj.recovery),
-            (_("Stage"), obj.stage),
+            (_("Stage reached"), stage_words(obj.stage)),
             (_("Effects with unknown outcome"), obj.unknown_effects),
             (_("Operation key"), obj.operation),
             (_("Last error"), self.error(obj)),
@@ -170,6 +214,17 @@ class JobAdmin(VerbAdmin):
     def number(self, job: Job) -> str:
         """Return the number as it is searched and typed: exact, and never grouped."""
         return str(job.pk)
+
+    @admin.display(description=_("state"))
+    def standing(self, job: Any) -> Any:
+        """Return the state as sign and words; a pending job is ready, or scheduled for later."""
+        later = job.state == State.PENDING and _seconds(job, job.run_at) > 0
+        return badge(SCHEDULED if later else job.state)
+
+    @admin.display(description=_("stage"))
+    def effect_stage(self, job: Job) -> str:
+        """Return the stage by its one word."""
+        return job.stage
 
     @admin.display(description=_("attempts"))
     def tried(self, job: Job) -> str:
@@ -213,7 +268,7 @@ class JobAdmin(VerbAdmin):
         return self.link(Queue, job.queue, job.queue)
 
     @admin.display(description=_("worker"))
-    def worker(self, job: Job | Attempt) -> Any:
+    def worker(self, job: Job) -> Any:
         """Return the worker with a link to it."""
         return NOTHING if job.worker_id is None else self.link(Worker, job.worker_id, str(job.worker_id))
 

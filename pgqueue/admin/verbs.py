@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from itertools import zip_longest
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
-from django.core import signing
 from django.core.exceptions import PermissionDenied
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
+from .. import conf
+from ..exceptions import IdempotencyKeyReusedError
 from ..models import OperatorAction
 from ..operations import Action, Actor, act
+from ..protocol.connecting import job_alias
 from ..protocol.operating import text
 from ..states import Outcome
 from ..verbs import VERBS, Verb, why_not
-from .base import ReadOnlyAdmin
-from .words import CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant
+from .base import READING, ReadOnlyAdmin
+from .inputs import read_inputs, shown_inputs
+from .seen import Seen
+from .words import CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant, state_words
 
-SALT = "pgqueue.admin.confirm"
-CONFIRM_SECONDS = 600
 TYPED_LEVEL = 3
 """From this level on, the target's number is typed by hand."""
 
@@ -50,42 +54,17 @@ class Offer:
     why_not: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a confirm page showed. Its key makes a second submit of the same page a replay."""
-
-    user: str
-    verb: str
-    target: str
-    version: int
-    facts: list[str]
-    key: str
-
-    def sign(self) -> str:
-        """Return the hidden field's value."""
-        return str(signing.dumps(asdict(self), salt=SALT))
-
-    @classmethod
-    def read(cls, token: str) -> Seen | None:
-        """Return what a posted page showed; None when it is too old, or none of ours."""
-        try:
-            return cls(**signing.loads(token, salt=SALT, max_age=CONFIRM_SECONDS))
-        except (signing.BadSignature, TypeError):  # TypeError: signed by another version of this class.
-            return None
-
-    def is_of(self, request: HttpRequest, verb: Verb, target: str) -> bool:
-        """Say whether it was shown to this user, about this verb and target."""
-        return (self.user, self.verb, self.target) == (str(request.user.pk), verb.name, target)
-
-
 class VerbAdmin(ReadOnlyAdmin):
     """An admin whose objects can be acted on; subclasses say which kind of target they show."""
 
-    change_form_template = "admin/pgqueue/change_form.html"
     target_kind: str
 
     def target_of(self, object_id: str) -> str | None:
         """Return the target as `act` and the audit log name it; None for what no target is called."""
+        raise NotImplementedError
+
+    def place_of(self, obj: Any) -> tuple[str, str | None]:
+        """Return the queue, and the task if it has one, that the target belongs to."""
         raise NotImplementedError
 
     def state_of(self, obj: Any) -> str:
@@ -98,7 +77,7 @@ class VerbAdmin(ReadOnlyAdmin):
 
     def facts_of(self, obj: Any) -> Facts:
         """Return what an operator must know before acting."""
-        return [(_("State"), self.state_of(obj)), (_("Version"), obj.version)]
+        return [(_("State"), state_words(self.state_of(obj))), (_("Version"), obj.version)]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the object; None when nothing can be called so."""
@@ -107,11 +86,16 @@ class VerbAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add one confirm page per verb and object. `act` owns the transaction, so ATOMIC_REQUESTS must not."""
-        view = self.admin_site.admin_view(self.confirm_view)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
+        view = self.unwrapped(self.confirm_view)
+        return [path("<path:object_id>/do/<slug:verb_name>/", view, name=name), *super().get_urls()]
+
+    def unwrapped(self, view: Any) -> Any:
+        """Return a view of this site that ATOMIC_REQUESTS leaves alone."""
+        view = self.admin_site.admin_view(view)
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)
-        name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
-        return [path("<path:object_id>/do/<slug:verb_name>/", view, name=name), *super().get_urls()]
+        return view
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -133,33 +117,42 @@ class VerbAdmin(ReadOnlyAdmin):
         obj: Any = None,
     ) -> HttpResponse:
         """List every verb with the object; one that is not offered says why."""
-        actor = self._actor(request)
+        actor = self.actor_of(request)
         verbs = [verb for verb in VERBS.values() if verb.kind == self.target_kind]
-        context["offers"] = [self._offer(actor, verb, obj) for verb in verbs]
+        context["offers"] = [self._offer(request, actor, verb, obj) for verb in verbs]
         context["seen_at"] = instant(obj.now)
         return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
 
-    def _offer(self, actor: Actor, verb: Verb, obj: Any) -> Offer:
-        refusal = why_not(verb, self.state_of(obj), **self.known_of(obj))
-        if not actor.may(verb):
-            refusal = _("You do not have the permission pgqueue.%(name)s.") % {"name": verb.permission}
-        url = self.page_url(self.model, "verb", obj.pk, verb.name, seen=obj.version)
-        return Offer(VERB_LABELS[verb.name], url, refusal)
+    def _offer(self, request: HttpRequest, actor: Actor, verb: Verb, obj: Any) -> Offer:
+        url = self.page_url(self.model, "verb", obj.pk, verb.name, seen=obj.version, **self.kept(request))
+        return Offer(VERB_LABELS[verb.name], url, self._why_not(actor, verb, obj))
 
-    def _actor(self, request: HttpRequest) -> Actor:
+    def _why_not(self, actor: Actor, verb: Verb, obj: Any) -> str | None:
+        """Return in words why a verb is not offered; None when it is."""
+        if conf.current().console_read_only:
+            return _("The console is read-only at the moment.")
+        if not actor.may(verb):
+            return _("You do not have the permission pgqueue.%(name)s.") % {"name": verb.permission}
+        if not actor.may_touch(verb, *self.place_of(obj)):
+            return _("You may not do this in its queue.")
+        return why_not(verb, self.state_of(obj), words=state_words, **self.known_of(obj))
+
+    def actor_of(self, request: HttpRequest) -> Actor:
         """Return who acts: somebody who may not look may do nothing."""
         actor = Actor.of(request.user)
         return actor if self.has_view_permission(request) else replace(actor, permissions=frozenset())
 
     def confirm_view(self, request: HttpRequest, object_id: str, verb_name: str) -> HttpResponse:
         """GET shows the facts and asks for a reason; POST acts on what that page showed, or does nothing."""
-        verb, target, actor = VERBS.get(verb_name), self.target_of(unquote(object_id)), self._actor(request)
+        verb, target, actor = VERBS.get(verb_name), self.target_of(unquote(object_id)), self.actor_of(request)
         if verb is None or verb.kind != self.target_kind or target is None:
             raise Http404
         if not actor.may(verb):
             return self._forbid(request, verb, target, actor)
         if request.method == "POST" and "look" not in request.POST:
             return self._post(request, verb, target, actor)
+        if request.method in READING:
+            return self.looked(request, lambda: self._page(request, verb, target))
         return self._page(request, verb, target)
 
     def _forbid(self, request: HttpRequest, verb: Verb, target: str, actor: Actor) -> HttpResponse:
@@ -177,19 +170,25 @@ class VerbAdmin(ReadOnlyAdmin):
             error = _("This page was too old, or not yours: nothing was done.")
             return self._page(request, verb, target, error=error, status=HTTPStatus.CONFLICT)
         reason = text(request.POST.get("reason", ""))
-        if problems := self._problems(request, verb, target, reason):
+        params, problems = read_inputs(verb.name, request.POST)
+        if problems := {**self._problems(request, verb, target, reason), **problems}:
             return self._page(
                 request, verb, target, problems=problems, status=HTTPStatus.UNPROCESSABLE_ENTITY, seen=seen
             )
-        action = act(
-            verb.name,
-            target,
-            version_seen=seen.version,
-            actor=actor,
-            reason=reason,
-            ticket=request.POST.get("ticket", ""),
-            idempotency_key=seen.key,
-        )
+        try:
+            action = act(
+                verb.name,
+                target,
+                version_seen=seen.version,
+                actor=actor,
+                reason=reason,
+                ticket=request.POST.get("ticket", ""),
+                params=params,
+                idempotency_key=seen.key,
+            )
+        except IdempotencyKeyReusedError:
+            error = _("This page was used before, with other values: nothing was done.")
+            return self._page(request, verb, target, error=error, status=HTTPStatus.CONFLICT, seen=seen)
         if action.outcome in (Outcome.APPLIED, Outcome.REPLAYED):
             return self._done(request, verb, target, action)
         return self._refuse(request, verb, target, action.outcome, seen)
@@ -204,9 +203,19 @@ class VerbAdmin(ReadOnlyAdmin):
 
     def _done(self, request: HttpRequest, verb: Verb, target: str, action: Action) -> HttpResponse:
         at = None if action.replay is None else action.replay.created_at
-        facts = {"verb": VERB_LABELS[verb.name], "audit_id": str(action.audit_id), "at": instant(at)}
-        messages.success(request, OUTCOMES[action.outcome] % facts)
-        return HttpResponseRedirect(self.page_url(self.model, "change", target), status=HTTPStatus.SEE_OTHER)
+        entry = self.link(OperatorAction, action.audit_id, str(action.audit_id))
+        facts = {"verb": VERB_LABELS[verb.name], "audit_id": entry, "at": instant(at)}
+        if action.outcome == Outcome.APPLIED:
+            self.note(request, self.get_object(request, target), VERB_LABELS[verb.name])
+        messages.success(request, format_html(str(OUTCOMES[action.outcome]), **facts))
+        url = self.page_url(self.model, "change", target, **self.kept(request))
+        return HttpResponseRedirect(url, status=HTTPStatus.SEE_OTHER)
+
+    def note(self, request: HttpRequest, obj: Any, label: Any) -> None:
+        """Show the action among the recent ones of Django's own log, where that works; ours is the truth."""
+        if obj is not None:
+            with suppress(DatabaseError), transaction.atomic():
+                self.log_change(request, obj, str(label))
 
     def _refuse(
         self, request: HttpRequest, verb: Verb, target: str, outcome: Outcome, seen: Seen | None = None
@@ -235,6 +244,7 @@ class VerbAdmin(ReadOnlyAdmin):
             raise Http404
         context = {
             **self.admin_site.each_context(request),
+            **self.page_context(request),
             "opts": self.opts,
             "media": self.media,
             "title": VERB_LABELS[verb.name],
@@ -242,8 +252,9 @@ class VerbAdmin(ReadOnlyAdmin):
             "target": target,
             "error": error,
             "problems": problems or {},
-            "list_url": self.page_url(self.model, "changelist"),
+            "list_url": self.list_url(request),
             "keeps_text": request.method == "POST" and status != HTTPStatus.FORBIDDEN,
+            "inputs": shown_inputs(verb.name, request.POST),
             "reason": request.POST.get("reason", ""),
             "ticket": request.POST.get("ticket", ""),
         }
@@ -262,15 +273,25 @@ class VerbAdmin(ReadOnlyAdmin):
         facts = [(label, str(value)) for label, value in self.facts_of(obj)]
         before = seen.facts if seen is not None and changed else []
         return {
-            "object_url": self.page_url(self.model, "change", target),
+            "object_url": self.page_url(self.model, "change", target, **self.kept(request)),
             "changed": changed,
+            "changed_by": self._last_action(target, obj.version) if changed else None,
             "compared": bool(before),
             "facts": [(label, now, was) for (label, now), was in zip_longest(facts, before)],
             "seen_at": instant(obj.now),
             "consequence": CONSEQUENCES[verb.name],
             "needs_typing": verb.level >= TYPED_LEVEL,
-            "refusal": why_not(verb, self.state_of(obj), **self.known_of(obj)),
+            "refusal": self._why_not(self.actor_of(request), verb, obj),
         }
+
+    def _last_action(self, target: str, version: int) -> dict[str, Any] | None:
+        """Return the operator's action that made the version; None when a worker made it."""
+        actions = OperatorAction.objects.using(job_alias()).filter(target_kind=self.target_kind, target_id=target)
+        action = actions.filter(outcome=Outcome.APPLIED).order_by("-id").first()
+        if action is None or action.version_after != version:
+            return None
+        label = VERB_LABELS.get(action.verb, action.verb)
+        return {"action": action, "label": label, "entry": self.link(OperatorAction, action.pk, _("audit entry"))}
 
     def _token(self, request: HttpRequest, verb: Verb, target: str, obj: Any, seen: Seen | None) -> str:
         """Sign what the page shows; a page that only lacks a reason keeps its token, and so its age."""

@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
 from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.translation import gettext as _text
 from django.utils.translation import gettext_lazy as _
 
-from ..states import Outcome
+from ..states import Outcome, Stage, State
 
 NOTHING = "-"
+
+SCHEDULED = "scheduled"
+"""A pending job whose time has not come, as a list calls it."""
+
+STATES: dict[str, tuple[str, Any]] = {
+    SCHEDULED: ("◷", _("Scheduled")),
+    State.PENDING: ("○", _("Ready")),
+    State.RETRYING: ("↻", _("Waiting to retry")),
+    State.RUNNING: ("▶", _("Running")),
+    State.PAUSED: ("‖", _("Held")),
+    State.UNKNOWN: ("?", _("Outcome unknown")),
+    State.SUCCEEDED: ("✓", _("Succeeded")),
+    State.DEAD: ("✕", _("Failed, gave up")),
+    State.CANCELLED: ("⊘", _("Cancelled")),
+}
+"""Sign and words of a job's state: never the colour alone."""
+
+OTHER_STATES = {"active": _("active"), "paused": _("paused")}
+"""States of what is no job."""
+
+STAGES = {
+    Stage.NOT_CALLED: _("not called: no effect was begun"),
+    Stage.OUTCOME_UNKNOWN: _("outcome unknown: the request may have been sent"),
+    Stage.RESULT_KNOWN: _("result known"),
+    Stage.CONFIRMING: _("confirming"),
+    Stage.CONFIRMED: _("confirmed"),
+}
+
+ATTEMPT_OUTCOMES = {"succeeded": _("succeeded"), "failed": _("failed"), "lost": _("lease lost")}
+
+OUTCOME_WORDS = {
+    Outcome.APPLIED: _("applied"),
+    Outcome.CHANGED: _("changed meanwhile, nothing done"),
+    Outcome.REFUSED_RUNNING: _("running, nothing done"),
+    Outcome.REFUSED_UNKNOWN: _("outcome unknown, nothing done"),
+    Outcome.REFUSED_STATE: _("not possible as it stands, nothing done"),
+    Outcome.GONE: _("gone, nothing done"),
+    Outcome.BUSY: _("busy, nothing done"),
+    Outcome.REPLAYED: _("already done, not done twice"),
+    Outcome.FORBIDDEN: _("forbidden, nothing done"),
+}
 
 VERB_LABELS = {
     "requeue": _("Requeue job"),
@@ -42,8 +85,8 @@ CONSEQUENCES = {
 }
 
 OUTCOMES = {
-    Outcome.APPLIED: _("%(verb)s: done. Audit entry %(audit_id)s."),
-    Outcome.REPLAYED: _("%(verb)s: already done at %(at)s, not done twice. Audit entry %(audit_id)s."),
+    Outcome.APPLIED: _("{verb}: done. Audit entry {audit_id}."),
+    Outcome.REPLAYED: _("{verb}: already done at {at}, not done twice. Audit entry {audit_id}."),
     Outcome.CHANGED: _("Changed since you looked: nothing was done."),
     Outcome.REFUSED_RUNNING: _("The job is running: nothing was done."),
     Outcome.REFUSED_UNKNOWN: _("The outcome of one of the job's effects is unknown: nothing was done."),
@@ -52,6 +95,28 @@ OUTCOMES = {
     Outcome.BUSY: _("Somebody else is working on it at this moment: nothing was done. Try again."),
     Outcome.FORBIDDEN: _("You do not have the permission: nothing was done."),
 }
+
+
+def state_words(state: str) -> Any:
+    """Return what a state is called; one that this release does not know is called what it is."""
+    if state in OTHER_STATES:
+        return OTHER_STATES[state]
+    # A pending job may be either: only the row tells.
+    return _("Ready or scheduled") if state == State.PENDING else STATES.get(state, ("", state))[1]
+
+
+def badge(state: str) -> Any:
+    """Return a job's state as sign and words, with a class for its colour."""
+    sign, words = STATES.get(state, ("", state))
+    shown = state if state in STATES else "other"
+    return format_html(
+        '<span class="pgqueue-state pgqueue-{}"><span aria-hidden="true">{}</span> {}</span>', shown, sign, words
+    )
+
+
+def stage_words(stage: str) -> Any:
+    """Return how far an effect got, in words."""
+    return STAGES.get(stage, stage)  # type: ignore[call-overload]
 
 
 def instant(value: datetime | None) -> str:
@@ -63,6 +128,17 @@ def instant(value: datetime | None) -> str:
         return NOTHING
     aware = timezone.make_aware(value, timezone.get_default_timezone()) if timezone.is_naive(value) else value
     return f"{timezone.localtime(aware):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def stamp(value: datetime | None) -> Any:
+    """Write an instant as markup: machine-readable, and with UTC in its title."""
+    if value is None:
+        return NOTHING
+    aware = timezone.make_aware(value, timezone.get_default_timezone()) if timezone.is_naive(value) else value
+    utc = aware.astimezone(UTC)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', utc.isoformat(), f"{utc:%Y-%m-%d %H:%M:%S} UTC", instant(value)
+    )
 
 
 def span(seconds: float) -> str:
@@ -77,11 +153,25 @@ def span(seconds: float) -> str:
     return _("%(number)d d") % {"number": seconds // 86_400}
 
 
+def pause_words(queue: dict[str, Any]) -> str:
+    """Say who paused a queue, when, why, and until when."""
+    facts = {
+        "name": queue["name"],
+        "ago": span(queue["seconds"]),
+        "who": queue["by"] or NOTHING,
+        "why": queue["reason"] or NOTHING,
+        "left": span(queue["left_seconds"] or 0.0),
+    }
+    if queue["left_seconds"] is None:
+        return _text("Queue “%(name)s” was paused %(ago)s ago by %(who)s: “%(why)s”. No end is set.") % facts
+    return _text("Queue “%(name)s” was paused %(ago)s ago by %(who)s: “%(why)s”. It resumes in %(left)s.") % facts
+
+
 def instant_of(field: str, label: Any) -> Any:
     """Return a column of the admin that shows a field as `instant` writes it."""
 
     @admin.display(description=label)
-    def column(row: Any) -> str:
-        return instant(getattr(row, field))
+    def column(row: Any) -> Any:
+        return stamp(getattr(row, field))
 
     return column

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import F
+from django.db.models import Count, Min
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Worker
+from ..models import Job, Worker
+from ..protocol.connecting import job_alias
+from ..states import State
 from .base import ReadOnlyAdmin
-from .words import instant_of, span
+from .keyset import Order
+from .words import NOTHING, instant_of, span
 
 
 class WorkerAdmin(ReadOnlyAdmin):
@@ -23,12 +27,14 @@ class WorkerAdmin(ReadOnlyAdmin):
         "state",
         "heard",
         "takes",
-        "slots",
+        "running",
+        "expiry",
         instant_of("started_at", _("started")),
         instant_of("stopped_at", _("stopped")),
         "version",
     )
-    ordering = (F("stopped_at").desc(nulls_first=True), "-id")
+    ordering = ("-id",)
+    orders = {"newest": (_("newest"), Order(("-id",)))}
     fields = readonly_fields = (
         "host",
         "pid",
@@ -44,6 +50,30 @@ class WorkerAdmin(ReadOnlyAdmin):
         "tasks",
     )
     empty_text = _("No worker has reported for days. Start one: manage.py runworker.")
+
+    def read_beside(self, rows: list[Any]) -> None:
+        """Read the leases that the workers hold."""
+        held = Job.objects.using(job_alias()).filter(state=State.RUNNING, worker_id__in=[row.pk for row in rows])
+        counted = {row["worker_id"]: row for row in held.values("worker_id").annotate(Count("pk"), Min("lease_until"))}
+        for row in rows:
+            its: Any = counted.get(row.pk, {})
+            row.leases, row.first_expiry = its.get("pk__count", 0), its.get("lease_until__min")
+
+    @admin.display(description=_("running/slots"))
+    def running(self, worker: Any) -> Any:
+        """Return how many leases it holds, with a link to them."""
+        if not worker.leases or not self.admin_site.is_registered(Job):
+            return f"{worker.leases}/{worker.slots}"
+        url = self.page_url(Job, "changelist", state=State.RUNNING.value, q=f"worker:{worker.pk}")
+        return format_html('<a href="{}">{}/{}</a>', url, worker.leases, worker.slots)
+
+    @admin.display(description=_("first lease ends"))
+    def expiry(self, worker: Any) -> Any:
+        """Return when the first of its leases ends, by the database's clock."""
+        if worker.first_expiry is None:
+            return NOTHING
+        seconds = (worker.first_expiry - worker.now).total_seconds()
+        return (_("in %(span)s") if seconds > 0 else _("%(span)s ago")) % {"span": span(seconds)}
 
     @admin.display(description=_("worker"))
     def number(self, worker: Worker) -> str:

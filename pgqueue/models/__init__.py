@@ -1,16 +1,23 @@
 """The schema, for migrations and for reading. Rows are written by `protocol` only: nobody calls save()."""
 
+from .bulk import BulkAction, BulkItem
+from .console import MinuteStat, Overview, Reconcile
 from .jobs import Attempt, Effect, Job, JobPayload, JobResult, OperationKey
 from .operating import OperatorAction, Queue, Worker
 
 __all__ = [
     "Attempt",
+    "BulkAction",
+    "BulkItem",
     "Effect",
     "Job",
     "JobPayload",
     "JobResult",
+    "MinuteStat",
     "OperationKey",
     "OperatorAction",
+    "Overview",
     "Queue",
+    "Reconcile",
     "Worker",
 ]

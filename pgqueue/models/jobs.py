@@ -71,6 +71,7 @@ class Job(models.Model):
             ("hold_job", _("Can hold and unhold single jobs")),
             ("break_lease", _("Can break the lease of a running job")),
             ("view_job_args", _("Can view job arguments")),
+            ("export_job", _("Can export lists of jobs")),
         )
         indexes = (
             models.Index(
@@ -88,7 +89,7 @@ class Job(models.Model):
                 "state",
                 models.F("id").desc(),
                 name="pgqueue_job_ended",
-                condition=Q(state__in=[State.DEAD.value, State.CANCELLED.value]),
+                condition=Q(state__in=[State.DEAD.value, State.CANCELLED.value, State.PAUSED.value]),
             ),
             models.Index(
                 "last_error_class",
@@ -191,7 +192,7 @@ class OperationKey(models.Model):
 
     class Meta:
         default_permissions = ()
-        constraints = (models.UniqueConstraint(fields=["task", "key"], name="pgqueue_operationkey_once"),)
+        constraints = (models.UniqueConstraint(fields=["key", "task"], name="pgqueue_operationkey_once"),)
 
 
 class Attempt(models.Model):
@@ -235,6 +236,13 @@ class Effect(models.Model):
 
     class Meta:
         default_permissions = ()
+        indexes = (
+            models.Index(
+                fields=["remote_reference"],
+                name="pgqueue_effect_reference",
+                condition=Q(remote_reference__isnull=False),
+            ),
+        )
         constraints = (
             models.UniqueConstraint(fields=["job_id", "name"], name="pgqueue_effect_once"),
             models.CheckConstraint(name="pgqueue_effect_stage_known", condition=_one_of("stage", Stage)),

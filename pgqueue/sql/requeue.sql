@@ -1,12 +1,12 @@
 -- Requeue a job that ended without success.
--- Transition: dead, cancelled -> pending, due now. Attempts are kept; where they were used up, one more is allowed.
+-- Transition: dead, cancelled -> pending, due now or after a delay. Attempts are kept; where they were used up, one more is allowed.
 -- Lost leases start anew: a person has looked at the job.
 -- Guard: id, version seen, state, one more attempt fits its column; under the row's lock.
 -- Returns: version after and state; no row when a guard refused.
 UPDATE pgqueue_job AS job
 SET state = 'pending',
     version = job.version + 1,
-    run_at = statement_timestamp(),
+    run_at = statement_timestamp() + make_interval(secs => %(delay_seconds)s::float8),
     max_attempts = GREATEST(job.max_attempts, job.attempts + 1),
     lease_losses = 0,
     lane = CASE WHEN job.tenant IS NULL AND job.shard_key IS NULL THEN 0 ELSE 1 END,

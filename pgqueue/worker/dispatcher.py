@@ -27,6 +27,7 @@ from .inbox import Inbox, Mail, Signal
 from .options import Options
 from .pace import Pace, Pool
 from .pools import Pools
+from .tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class Dispatcher:
         self._failures = 0
         self._endings: list[Ending] = []
         self._named: set[str] = set()
+        self._tally = Tally()
         self._doubt_until = 0.0
         self._told_to_stop = False
         self._draining = False
@@ -100,6 +102,8 @@ class Dispatcher:
             pause = self._turn_safely()
             if self._is_done():
                 break
+        if self._connection is not None:
+            self._tally.flush(self._connection, at_once=True)
         self._close()
 
     def _read(self, mail: Mail) -> None:
@@ -150,6 +154,7 @@ class Dispatcher:
             self._settle(connection)
             if self._options.burst and not len(self._holdings):
                 self._agenda.look_now()  # The last jobs may have enqueued others.
+        self._tally.flush(connection)
         if self._agenda.wants_look():
             self._look(connection)
         if not self._draining and not self._holdings.is_cut_off():
@@ -185,6 +190,7 @@ class Dispatcher:
             self._agenda.end(held.lease, ending, pool=self._pools.pool(held.lease))
             if ending.id in settled.written:
                 ended.append(Finished(held.lease, ending, settled.written[ending.id]))
+        self._tally.note(ended)
         self._tell(connection, ended)
 
     def _tell(self, connection: psycopg.Connection[Any], ended: Sequence[Finished]) -> None:
@@ -208,6 +214,7 @@ class Dispatcher:
 
     def _take_over(self, connection: psycopg.Connection[Any]) -> None:
         taken = take_over_expired(connection)
+        self._tally.note_taken(taken)
         for one in taken:
             self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
         notice = notice_of_losses(taken, alias=self._options.alias)

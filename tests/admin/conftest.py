@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
+from pgqueue.admin.survey import forget
 from tests.admin.console import EVERYTHING, client_with
+
+
+@pytest.fixture(autouse=True)
+def fresh_figures() -> None:
+    """Let no overview show another test's figures."""
+    forget()
 
 
 @pytest.fixture

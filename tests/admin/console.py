@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from pgqueue.admin.verbs import Seen
+from pgqueue.admin.seen import Seen
 from pgqueue.models import Job, OperatorAction, Queue
 from pgqueue.verbs import VERBS
 from tests.factories import JobFactory, QueueFactory
@@ -24,8 +24,11 @@ EVERYTHING = (
     "view_job",
     "view_queue",
     "view_worker",
+    "view_bulkaction",
+    "view_overview",
     "view_operatoraction",
     "view_job_args",
+    "bulk_job",
 )
 REASON = "the provider is back"
 
@@ -38,6 +41,9 @@ QUEUE_TABLES = (
     "pgqueue_operationkey",
     "pgqueue_queue",
     "pgqueue_worker",
+    "pgqueue_bulkaction",
+    "pgqueue_bulkitem",
+    "pgqueue_minutestat",
     "pgqueue_operatoraction",
 )
 AUDIT = "pgqueue_operatoraction"

@@ -13,6 +13,7 @@ from pgqueue.admin.base import ReadOnlyAdmin
 from pgqueue.verbs import VERBS
 from tests.admin.conftest import VIEWS
 from tests.admin.console import (
+    AUDIT,
     REASON,
     audited,
     checksums,
@@ -24,7 +25,7 @@ from tests.admin.console import (
     page,
     token_for,
 )
-from tests.admin.test_verbs import TARGETS
+from tests.admin.test_verbs import TARGET_TABLES, TARGETS
 from tests.factories import (
     AttemptFactory,
     JobFactory,
@@ -73,9 +74,12 @@ def test_no_action_of_the_list_writes(model: str, anybody: Client) -> None:
     for action in ("delete_selected", "requeue", ""):
         chosen = {"action": action, "_selected_action": [str(row.pk)], "select_across": "1", "index": "0"}
         for form in (chosen, {**chosen, "post": "yes"}, {**formset, "_save": "Save"}, {**chosen, **formset}):
-            assert anybody.post(f"/admin/pgqueue/{model}/", form).status_code in (200, 302, 403)
+            assert anybody.post(f"/admin/pgqueue/{model}/", form).status_code in (200, 302, 303, 403)
         assert anybody.post(page(row), chosen).status_code == 403
-    assert checksums() == before
+    # An action of the list of jobs freezes a set, and no more than that.
+    assert checksums(*TARGET_TABLES, AUDIT) == {name: before[name] for name in (*TARGET_TABLES, AUDIT)}
+    if model == "job":
+        return
     shown = anybody.get(f"/admin/pgqueue/{model}/").text
     assert 'name="action"' not in shown
     assert "_selected_action" not in shown
@@ -180,6 +184,6 @@ def test_a_post_without_the_csrf_token_is_refused(operator: Client) -> None:
 
 
 def test_nobody_overrides_the_permissions_again() -> None:
-    closed = ("has_add_permission", "has_change_permission", "has_delete_permission", "get_actions")
+    closed = ("has_add_permission", "has_change_permission", "has_delete_permission")
     for subclass in (*ReadOnlyAdmin.__subclasses__(), *ReadOnlyAdmin.__subclasses__()[0].__subclasses__()):
         assert not set(vars(subclass)) & set(closed), subclass

@@ -9,14 +9,14 @@ from django.db import DatabaseError, connection, transaction
 
 from pgqueue.models import OperatorAction
 from pgqueue.operations import Actor, act
-from pgqueue.protocol import operating
+from pgqueue.protocol import freezing, operating
 from pgqueue.protocol.inserting import NewJob, Spent, insert_once
 from pgqueue.protocol.operating import AuditRow
 from pgqueue.protocol.settling import EndingKind
 from pgqueue.sql import load
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
 from pgqueue.takeover import take_over_expired
-from tests.factories import TASK, JobFactory, QueueFactory
+from tests.factories import TASK, BulkActionFactory, BulkItemFactory, JobFactory, QueueFactory
 from tests.statements.doing import (
     OTHER_WORKER,
     WORKER,
@@ -308,6 +308,7 @@ def takeover_decides_by_what_the_owner_committed(sessions):
 def change(verb, row, **changes):
     id = row.name if hasattr(row, "name") else row.pk
     params = {"id": id, "version_seen": row.version, "actor_name": "ada", "reason": "why", "for_seconds": None}
+    params["delay_seconds"] = 0.0
     if verb == "break_lease":
         params |= {"target": "retrying", "message": "m", "fence": row.fence, "stage": row.stage, "worker_id": WORKER}
     return operating.change("default", verb, {**params, **changes})
@@ -418,6 +419,39 @@ def key_is_spent_once(sessions):
     )
     insert_once("default", new, operation_key="k", digest="d")
     assert isinstance(insert_once("default", new, operation_key="k", digest="d"), Spent)
+
+
+# bulk actions
+
+
+def bulk_runs_once(sessions):
+    bulk = BulkActionFactory()
+    assert freezing.start("default", bulk.pk, reason="why", ticket="", spread_seconds=0)
+    assert not freezing.start("default", bulk.pk, reason="another", ticket="", spread_seconds=0)
+
+
+def only_a_running_bulk_stops(sessions):
+    assert not freezing.stop("default", BulkActionFactory().pk)
+
+
+def only_a_running_bulk_ends(sessions):
+    assert not freezing.finish("default", BulkActionFactory().pk)
+
+
+def bulk_with_open_rows_does_not_end(sessions):
+    bulk = BulkActionFactory(state="running")
+    BulkItemFactory(bulk_id=bulk.pk, job_id=1)
+    assert not freezing.finish("default", bulk.pk)
+
+
+def outcome_of_a_row_stays(sessions):
+    bulk = BulkActionFactory(state="running")
+    item = BulkItemFactory(bulk_id=bulk.pk, job_id=1)
+    for outcome in ("applied", "changed"):
+        result = {"outcome": outcome, "version_found": 1, "state_found": "dead", "audit_id": 1}
+        freezing.note("default", bulk.pk, 1, result)
+    item.refresh_from_db()
+    assert item.outcome == "applied"
 
 
 KINDS = tuple(str(kind) for kind in EndingKind)

@@ -338,7 +338,15 @@ FURTHER_GUARDS = [
     ),
 ]
 
-MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *JOB_VERBS, *QUEUE_VERBS, *FURTHER_GUARDS]
+BULK = [
+    Mutant("start_bulk", "not started before", cut("AND bulk.state = 'frozen'"), s.bulk_runs_once),
+    Mutant("stop_bulk", "it runs", cut("AND bulk.state = 'running'"), s.only_a_running_bulk_stops),
+    Mutant("finish_bulk", "it runs", cut("AND bulk.state = 'running'"), s.only_a_running_bulk_ends),
+    Mutant("finish_bulk", "no row is left", cut("AND NOT EXISTS", "OR EXISTS"), s.bulk_with_open_rows_does_not_end),
+    Mutant("note_bulk_item", "nothing is noted yet", cut("AND item.outcome IS NULL"), s.outcome_of_a_row_stays),
+]
+
+MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *JOB_VERBS, *QUEUE_VERBS, *BULK, *FURTHER_GUARDS]
 RACING = {
     s.claim_passes_over_a_lock,
     s.second_half_passes_over_a_lock,

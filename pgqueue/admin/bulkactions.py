@@ -1,0 +1,287 @@
+"""A frozen set: what would happen to it, the run in steps, and what came of each row."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError, connections, transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from .. import conf
+from ..bulk import freeze, run_some, start, stop
+from ..models import BulkAction, BulkItem, Job
+from ..operations import Actor
+from ..protocol import freezing
+from ..protocol.connecting import job_alias
+from ..protocol.operating import text
+from ..states import Outcome
+from ..verbs import VERBS, why_not
+from .base import READING, ReadOnlyAdmin
+from .bulk import may_bulk
+from .inputs import LARGEST_SPREAD_MINUTES
+from .keyset import Order
+from .words import CONSEQUENCES, NOTHING, OUTCOME_WORDS, VERB_LABELS, instant_of, span, state_words
+
+STATES = {
+    "frozen": gettext_lazy("frozen, nothing done yet"),
+    "running": gettext_lazy("running"),
+    "stopped": gettext_lazy("stopped"),
+    "done": gettext_lazy("done"),
+}
+SHOWN_ROWS = 100
+TYPED_FROM = 500
+"""From so many rows on, their number is typed by hand."""
+STEPS = ("run", "stop", "again")
+
+
+class BulkActionAdmin(ReadOnlyAdmin):
+    """Frozen sets, newest first; each page is preview, progress and result in one."""
+
+    orders = {"newest": (gettext_lazy("newest"), Order(("-created_at", "-id")))}
+    ordering = ("-created_at", "-id")
+    list_display = (
+        "name",
+        "actor_name",
+        "standing",
+        "size",
+        instant_of("created_at", gettext_lazy("frozen")),
+        "filter",
+    )
+    empty_text = gettext_lazy("Nobody has acted on many jobs at once. Tick rows in the list of jobs, or take all.")
+
+    def name(self, bulk: BulkAction) -> str:
+        """Return the verb and the beginning of the number."""
+        return f"{VERB_LABELS.get(bulk.verb, bulk.verb)} {str(bulk.pk)[:8]}"
+
+    name.short_description = gettext_lazy("bulk action")  # type: ignore[attr-defined]
+
+    def standing(self, bulk: BulkAction) -> Any:
+        """Return how far it is."""
+        return STATES.get(bulk.state, bulk.state)
+
+    standing.short_description = gettext_lazy("state")  # type: ignore[attr-defined]
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the steps of a run, and the result as CSV."""
+        steps = self.admin_site.admin_view(self.step_view)
+        for alias in connections:
+            steps = transaction.non_atomic_requests(using=alias)(steps)
+        table = self.admin_site.admin_view(self.csv_view)
+        return [
+            path("<path:object_id>/do/<slug:step>/", steps, name="pgqueue_bulkaction_step"),
+            path("<path:object_id>/csv/", table, name="pgqueue_bulkaction_csv"),
+            *super().get_urls(),
+        ]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the set; None for what is no number of one."""
+        try:
+            UUID(object_id)
+        except ValueError:
+            return None
+        return super().get_object(request, object_id, from_field)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the preview of what is left and the result of what is done; steps are posted elsewhere."""
+        bulk = self.get_object(request, unquote(object_id))
+        if request.method not in READING or not self.has_view_permission(request):
+            raise PermissionDenied
+        if bulk is None:
+            raise Http404
+        return self.looked(request, lambda: self._page(request, bulk))
+
+    def _page(self, request: HttpRequest, bulk: Any, problem: str = "") -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            **self.page_context(request),
+            **self._shown(request, bulk),
+            "opts": self.opts,
+            "media": self.media,
+            "title": self.opts.verbose_name,
+            "problem": problem,
+        }
+        request.current_app = self.admin_site.name
+        status = HTTPStatus.UNPROCESSABLE_ENTITY if problem else HTTPStatus.OK
+        return TemplateResponse(request, "admin/pgqueue/bulk.html", context, status=status)
+
+    def _shown(self, request: HttpRequest, bulk: Any) -> dict[str, Any]:
+        alias, verb = job_alias(), VERBS[bulk.verb]
+        actor = Actor.of(request.user)
+        items = BulkItem.objects.using(alias).filter(bulk_id=bulk.pk)
+        preview = _preview(verb, freezing.preview(alias, bulk.pk), actor)
+        only = request.GET.get("outcome")
+        shown = items.filter(outcome=only) if only in list(Outcome) else items
+        rows = list(shown.order_by("job_id")[: SHOWN_ROWS + 1])
+        jobs = {job.pk: job for job in Job.objects.using(alias).filter(pk__in=[row.job_id for row in rows])}
+        counted = _outcomes(items)
+        return {
+            "bulk": bulk,
+            "label": VERB_LABELS[bulk.verb],
+            "consequence": CONSEQUENCES[bulk.verb],
+            "standing": STATES.get(bulk.state, bulk.state),
+            "preview": preview,
+            "outcomes": [
+                {"word": OUTCOME_WORDS[Outcome(word)], "value": word, "jobs": jobs} for word, jobs in counted.items()
+            ],
+            "not_done": sum(jobs for word, jobs in counted.items() if word != Outcome.APPLIED),
+            "rows": [self._row(row, jobs.get(row.job_id)) for row in rows[:SHOWN_ROWS]],
+            "more_rows": len(rows) > SHOWN_ROWS,
+            "may_run": may_bulk(request, actor, verb) and not conf.current().console_read_only,
+            "needs_typing": preview["can"] > TYPED_FROM,
+            "can_spread": bulk.verb == "requeue",
+            "longest_spread": LARGEST_SPREAD_MINUTES,
+            "step_url": self.page_url(BulkAction, "step", bulk.pk, "run").removesuffix("run/"),
+            "csv_url": self.page_url(BulkAction, "csv", bulk.pk),
+            "reason": request.POST.get("reason", ""),
+            "ticket": request.POST.get("ticket", ""),
+            "spread": request.POST.get("spread", ""),
+        }
+
+    def _row(self, row: BulkItem, job: Job | None) -> dict[str, Any]:
+        return {
+            "job": self.link(Job, row.job_id, str(row.job_id)),
+            "task": NOTHING if job is None else job.task,
+            "state": NOTHING if job is None else state_words(job.state),
+            "seen": row.version_seen,
+            "found": NOTHING if row.version_found is None else row.version_found,
+            "outcome": NOTHING if row.outcome is None else OUTCOME_WORDS[Outcome(row.outcome)],
+        }
+
+    def step_view(self, request: HttpRequest, object_id: str, step: str) -> HttpResponse:
+        """Run the next rows, stop, or freeze anew what was not done. Does nothing by GET."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        bulk = self.get_object(request, unquote(object_id))
+        if bulk is None or step not in STEPS:
+            raise Http404
+        actor = Actor.of(request.user)
+        may = self.has_view_permission(request) and may_bulk(request, actor, VERBS[bulk.verb])
+        if not may:
+            raise PermissionDenied
+        steps = {"run": self._run, "stop": self._stop, "again": self._again}
+        return steps[step](request, bulk, actor)
+
+    def _run(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:
+        if bulk.state == "frozen":
+            problem = self._problem(request, bulk, actor)
+            if problem:
+                return self._page(request, bulk, problem)
+            minutes = request.POST.get("spread", "") or "0"
+            start(
+                bulk.pk,
+                reason=request.POST["reason"],
+                ticket=request.POST.get("ticket", ""),
+                spread_seconds=int(minutes) * 60,
+            )
+            with suppress(DatabaseError), transaction.atomic():
+                self.log_change(request, bulk, str(VERB_LABELS[bulk.verb]))
+            bulk.refresh_from_db()
+        done = run_some(bulk, actor=actor)
+        facts = {"number": done}
+        told = ngettext("%(number)d row has its outcome.", "%(number)d rows have their outcome.", done)
+        messages.info(request, told % facts)
+        return self._back(bulk)
+
+    def _problem(self, request: HttpRequest, bulk: Any, actor: Actor) -> str:
+        """Return what is missing in the form that starts a run; nothing when it is complete."""
+        if not text(request.POST.get("reason", "")):
+            return _("Say why: the reason is kept in the audit log.")
+        minutes = request.POST.get("spread", "") or "0"
+        if not minutes.isdecimal() or int(minutes) > LARGEST_SPREAD_MINUTES:
+            return _("Spread over whole minutes, %(longest)d at most.") % {"longest": LARGEST_SPREAD_MINUTES}
+        can = _preview(VERBS[bulk.verb], freezing.preview(job_alias(), bulk.pk), actor)["can"]
+        if can > TYPED_FROM and request.POST.get("typed", "").strip() != str(can):
+            return _("Type %(id)s to confirm.") % {"id": can}
+        return ""
+
+    def _stop(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:
+        told = _("Stopped: rows without an outcome stay as they are.") if stop(bulk.pk) else _("It does not run.")
+        messages.info(request, told)
+        return self._back(bulk)
+
+    def _again(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:
+        alias = job_alias()
+        left = BulkItem.objects.using(alias).filter(bulk_id=bulk.pk).exclude(outcome=Outcome.APPLIED.value)
+        undone = left.values("job_id")
+        seen = list(Job.objects.using(alias).filter(pk__in=undone).values_list("pk", "version"))
+        if not seen:
+            messages.info(request, _("All of it was done, or is gone: there is nothing to freeze."))
+            return self._back(bulk)
+        asked = _("what %(name)s has not done") % {"name": str(bulk.pk)[:8]}
+        id = freeze(bulk.verb, seen, actor=actor, filter=asked)
+        return HttpResponseRedirect(self.page_url(BulkAction, "change", id), status=HTTPStatus.SEE_OTHER)
+
+    def _back(self, bulk: Any) -> HttpResponse:
+        return HttpResponseRedirect(self.page_url(BulkAction, "change", bulk.pk), status=HTTPStatus.SEE_OTHER)
+
+    def csv_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Return the result of each row; words here are codes, so that a program can read them."""
+        bulk = self.get_object(request, unquote(object_id)) if self.has_view_permission(request) else None
+        if bulk is None:
+            raise Http404
+        answer = HttpResponse(content_type="text/csv; charset=utf-8")
+        answer["Content-Disposition"] = f'attachment; filename="bulk-{bulk.pk}.csv"'
+        columns = ("job_id", "version_seen", "version_found", "state_found", "outcome", "audit_id")
+        writer = csv.writer(answer)
+        writer.writerow(columns)
+        items = BulkItem.objects.using(job_alias()).filter(bulk_id=bulk.pk).order_by("job_id")
+        writer.writerows(items.values_list(*columns))
+        return answer
+
+
+def _outcomes(items: Any) -> dict[str, int]:
+    # At most a set of 10,000 is counted.
+    return dict(Counter(word for word in items.values_list("outcome", flat=True) if word is not None).most_common())
+
+
+def _preview(verb: Any, groups: list[freezing.Group], actor: Actor) -> dict[str, Any]:
+    """Return how many rows can be acted on, how many not and why, and where they are."""
+    skipped: Counter[str] = Counter()
+    queues: Counter[str] = Counter()
+    tasks: Counter[str] = Counter()
+    can = referenced = 0
+    oldest = 0.0
+    for group in groups:
+        why = _why_not(verb, group, actor)
+        if why is not None:
+            skipped[why] += group.jobs
+            continue
+        can += group.jobs
+        referenced += group.with_reference
+        queues[str(group.queue)] += group.jobs
+        tasks[str(group.task)] += group.jobs
+        oldest = max(oldest, group.oldest_seconds or 0.0)
+    return {
+        "can": can,
+        "skipped": skipped.most_common(),
+        "queues": queues.most_common(10),
+        "tasks": tasks.most_common(10),
+        "referenced": referenced,
+        "oldest": span(oldest),
+        "left": can + sum(skipped.values()),
+    }
+
+
+def _why_not(verb: Any, group: freezing.Group, actor: Actor) -> str | None:
+    if group.state is None or group.queue is None:
+        return _("gone")
+    if not actor.may_touch(verb, group.queue, group.task):
+        return _("You may not do this in its queue.")
+    if not group.is_unchanged:
+        return _("Changed since the set was frozen.")
+    known: dict[str, Any] = {"unknown_effects": group.unknown_effects or 0, "stop_requested": group.stop_requested}
+    return why_not(verb, group.state, words=state_words, **known)

@@ -1,0 +1,45 @@
+"""Filters beside the list of jobs: none asks the jobs themselves what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from ..states import State
+from .words import state_words
+
+
+class StateFilter(admin.SimpleListFilter):
+    """Jobs in one state; the words are known, so that nothing is counted to offer them."""
+
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return every state."""
+        return [(state.value, state_words(state.value)) for state in State]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep jobs of the chosen state."""
+        if self.value() is None:
+            return queryset
+        return queryset.filter(state=self.value()) if self.value() in list(State) else queryset.none()
+
+
+class QueueFilter(admin.SimpleListFilter):
+    """Jobs of one queue; the names are those of the small table of queues."""
+
+    title = _("queue")
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the queues that have a row."""
+        return [(queue.name, queue.name) for queue in model_admin.queues_of(request)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep jobs of the chosen queue."""
+        return queryset if self.value() is None else queryset.filter(queue=self.value())

@@ -1,0 +1,259 @@
+"""The overview: is anything on fire, is work flowing, who changed something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from ..models import Job, OperatorAction, Queue, Reconcile, Worker
+from ..protocol.connecting import job_alias
+from ..protocol.surveying import COUNTED_AT_MOST, Live
+from ..states import Outcome, State
+from .base import ReadOnlyAdmin
+from .charts import HEIGHT, STACKED, WIDTH, columns, percentile, points
+from .keyset import Order
+from .survey import RANGES, Survey, survey
+from .words import NOTHING, OUTCOME_WORDS, STATES, VERB_LABELS, instant, pause_words, span, stamp
+
+RANGE_LABELS = {
+    "1h": gettext_lazy("1 hour"),
+    "6h": gettext_lazy("6 hours"),
+    "24h": gettext_lazy("24 hours"),
+    "7d": gettext_lazy("7 days"),
+}
+WINDOWS = ("1h", "3h", "24h", "7d")
+HALF, MOST = 0.5, 0.95
+
+
+def capped(number: int, *, more: bool = False) -> str:
+    """Write a count; one that stopped at the cap says so."""
+    return f"≥ {COUNTED_AT_MOST:,}" if number > COUNTED_AT_MOST or more else f"{number:,}"
+
+
+class OverviewAdmin(ReadOnlyAdmin):
+    """No rows: one page."""
+
+    orders = {"none": ("", Order(("id",)))}
+    empty_text = ""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the figures as JSON."""
+        view = self.admin_site.admin_view(self.json_view)
+        return [path("overview.json", view, name="pgqueue_overview_json"), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the page."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return self.looked(request, lambda: self._page(request, extra_context or {}))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """There is no other page."""
+        return self.changelist_view(request, extra_context)
+
+    def json_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the live numbers for a program."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return self.looked(request, lambda: JsonResponse(_figures(survey(job_alias(), "1h"))))
+
+    def _page(self, request: HttpRequest, extra: dict[str, Any]) -> HttpResponse:
+        asked = request.GET.get("range", "")
+        chosen = asked if asked in RANGES else "1h"
+        read = survey(job_alias(), chosen)
+        context = {
+            **self.admin_site.each_context(request),
+            **self.page_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": _("Job queue"),
+            "needs": list(self._needs(read)),
+            "numbers": list(self._numbers(read)),
+            "ranges": [
+                {"word": word, "label": label, "current": word == chosen} for word, label in RANGE_LABELS.items()
+            ],
+            "flow": _flow(read, *RANGES[chosen]),
+            "times": [_times(read, *RANGES[chosen], column) for column in (2, 3)],
+            "failures": [self._failure(row) for row in read.failures],
+            "windows": WINDOWS,
+            "actions": [self._action(action) for action in read.actions],
+            "read_at": stamp(read.live.at),
+            "width": WIDTH,
+            "height": HEIGHT,
+            **extra,
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/pgqueue/overview.html", context)
+
+    def _list(self, model: Any, **query: Any) -> str:
+        """Return the list that explains a number; nothing where this site does not show it."""
+        return self.page_url(model, "changelist", **query) if self.admin_site.is_registered(model) else ""
+
+    def _needs(self, read: Survey) -> Iterator[dict[str, Any]]:
+        live = read.live
+        if live.unknown:
+            url = self._list(Reconcile) or self._list(Job, state=State.UNKNOWN.value)
+            yield {"sign": "?", "text": _unknown_words(live), "url": url}
+        for queue in live.paused:
+            url = self.page_url(Queue, "change", queue["name"]) if self.admin_site.is_registered(Queue) else ""
+            yield {"sign": "‖", "text": pause_words(queue), "url": url}
+        for worker in read.silent:
+            facts = {"id": worker.id, "host": worker.host, "silent": span(worker.silent_seconds)}
+            text = _("Worker %(id)s on %(host)s has been silent for %(silent)s.") % facts
+            if worker.leases and worker.expiry_seconds is not None:
+                left = {"leases": worker.leases, "left": span(worker.expiry_seconds)}
+                late = worker.expiry_seconds < 0
+                text += (
+                    " "
+                    + (
+                        _("It holds %(leases)d leases; the first ran out %(left)s ago.")
+                        if late
+                        else _("It holds %(leases)d leases; the first ends in %(left)s.")
+                    )
+                    % left
+                )
+            yield {"sign": "!", "text": text, "url": self._list(Worker)}
+
+    def _numbers(self, read: Survey) -> Iterator[dict[str, Any]]:
+        live = read.live
+        more = live.waiting_is_capped
+        old = NOTHING if live.oldest_ready_seconds is None else span(live.oldest_ready_seconds)
+        failed = sum(row[3] for row in read.failures)
+        yield self._number(STATES[State.PENDING][1], capped(live.ready, more=more), q="state:pending due:now")
+        yield self._number(STATES["scheduled"][1], capped(live.scheduled, more=more), q="state:pending due:later")
+        yield self._number(STATES[State.RETRYING][1], capped(live.retrying, more=more), state="retrying")
+        running = _("%(running)s of %(slots)s slots") % {"running": capped(live.running), "slots": f"{live.slots:,}"}
+        yield self._number(STATES[State.RUNNING][1], running, state="running")
+        yield self._number(STATES[State.UNKNOWN][1], capped(live.unknown), state="unknown")
+        yield self._number(STATES[State.PAUSED][1], capped(live.held), state="paused")
+        yield self._number(_("Failed within 24 hours"), f"{failed:,}", q="state:dead ended:24h")
+        yield self._number(_("Oldest ready job waits for"), old, q="state:pending due:now", sort="oldest")
+        yield self._number(_("Rows of jobs"), _("~ %(rows)s (estimate)") % {"rows": f"{live.table_estimate:,}"})
+
+    def _number(self, label: Any, value: str, **query: str) -> dict[str, Any]:
+        return {"label": label, "value": value, "url": self._list(Job, **query)}
+
+    def _failure(self, row: tuple[str, int, int, int, int]) -> dict[str, Any]:
+        error, *counts = row
+        cells = [
+            {
+                "jobs": jobs,
+                "url": self._list(Job, q=f'state:dead error:"{error}" ended:{window}') if error else "",
+            }
+            for window, jobs in zip(WINDOWS, counts, strict=True)
+        ]
+        return {"error": error.rpartition(".")[2] or _("no error class (lease lost)"), "full": error, "cells": cells}
+
+    def _action(self, action: OperatorAction) -> dict[str, Any]:
+        return {
+            "at": stamp(action.created_at),
+            "who": action.actor_name,
+            "what": VERB_LABELS.get(action.verb, action.verb),
+            "target": f"{action.target_kind} {action.target_id}",
+            "outcome": OUTCOME_WORDS[Outcome(action.outcome)],
+            "reason": action.reason,
+            "ticket": action.ticket,
+            "entry": self.link(OperatorAction, action.pk, _("audit entry")),
+        }
+
+
+def _unknown_words(live: Live) -> str:
+    facts = {
+        "number": live.unknown,
+        "age": span(live.oldest_unknown_seconds or 0.0),
+        "task": live.oldest_unknown_task,
+        "id": live.oldest_unknown_id,
+    }
+    return (
+        ngettext(
+            "%(number)d job has an unknown outcome, for %(age)s (%(task)s #%(id)s).",
+            "%(number)d jobs have an unknown outcome, the oldest for %(age)s (%(task)s #%(id)s).",
+            live.unknown,
+        )
+        % facts
+    )
+
+
+def _step_names(step: int, steps: int, read: Survey) -> list[str]:
+    """Return when each step began, oldest first."""
+    return [instant(read.live.at - timedelta(seconds=step * (steps - number))) for number in range(steps)]
+
+
+def _flow(read: Survey, step: int, steps: int) -> dict[str, Any]:
+    counted: list[dict[str, int]] = [{} for _number in range(steps)]
+    for back, outcome, jobs in read.minutes:
+        if 0 <= back < steps:
+            counted[steps - 1 - back][outcome] = jobs
+    drawn, top = columns(counted)
+    names = _step_names(step, steps, read)
+    words = [str(STATES[kind][1]) for kind in STACKED]
+    told = [
+        ", ".join(f"{word} {number:,}" for word, number in zip(words, column.counts, strict=True) if number)
+        for column in drawn
+    ]
+    return {
+        "columns": [
+            {"at": name, "column": column, "title": f"{name}: {text or '0'}"}
+            for name, column, text in zip(names, drawn, told, strict=True)
+        ],
+        "kinds": list(zip(STACKED, words, strict=True)),
+        "top": f"{top:,}",
+        "total": sum(sum(column.counts) for column in drawn),
+        "slot_width": WIDTH / steps,
+    }
+
+
+def _times(read: Survey, step: int, steps: int, column: int) -> dict[str, Any]:
+    found: list[dict[int, int]] = [{} for _number in range(steps)]
+    whole: dict[int, int] = {}
+    for row in read.histograms:
+        back, bucket, jobs = row[0], row[1], row[column] or 0
+        if 0 <= back < steps and jobs:
+            found[steps - 1 - back][bucket] = jobs
+            whole[bucket] = whole.get(bucket, 0) + jobs
+    halves, mosts = ([percentile(each, share) for each in found] for share in (HALF, MOST))
+    top = max((value for value in mosts if value is not None), default=0.0)
+    rows = zip(_step_names(step, steps, read), map(_seconds, halves), map(_seconds, mosts), strict=True)
+    return {
+        "title": _("Wait time") if column == 2 else _("Run time"),
+        "key": "wait" if column == 2 else "run",
+        "half": points(halves, top),
+        "most": points(mosts, top),
+        "top": _seconds(top or None),
+        "half_now": _seconds(percentile(whole, HALF)),
+        "most_now": _seconds(percentile(whole, MOST)),
+        "rows": list(rows),
+    }
+
+
+def _seconds(value: float | None) -> str:
+    """Write a percentile: an upper bound, as histograms have it."""
+    if value is None:
+        return NOTHING
+    return f"≤ {value:.3f} s" if value < 1 else f"≤ {span(value)}" if value > 120 else f"≤ {value:.0f} s"
+
+
+def _figures(read: Survey) -> dict[str, Any]:
+    live = read.live
+    names = ("ready", "scheduled", "retrying", "running", "expired", "unknown", "needs_a_person", "held", "slots")
+    return {
+        "at": timezone.localtime(live.at).isoformat() if timezone.is_aware(live.at) else live.at.isoformat(),
+        **{name: getattr(live, name) for name in names},
+        "counted_at_most": COUNTED_AT_MOST,
+        "waiting_is_capped": live.waiting_is_capped,
+        "oldest_ready_seconds": live.oldest_ready_seconds,
+        "paused_queues": [queue["name"] for queue in live.paused],
+        "silent_workers": [worker.id for worker in read.silent],
+        "failed_within_24h": sum(row[3] for row in read.failures),
+    }

@@ -1,0 +1,62 @@
+"""The overview's figures, read at most once in five seconds by each process, however many tabs are open."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ..models import OperatorAction
+from ..protocol import surveying
+from ..protocol.surveying import Live, Silent
+
+FRESH_SECONDS = 5.0
+LATEST_ACTIONS = 8
+
+RANGES = {"1h": (60, 60), "6h": (300, 72), "24h": (900, 96), "7d": (7200, 84)}
+"""Seconds of a step and number of steps, by the word in the URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All that the overview shows, in six queries."""
+
+    live: Live
+    silent: list[Silent]
+    minutes: list[tuple[int, str, int]]
+    histograms: list[tuple[int, int, int, int]]
+    failures: list[tuple[str, int, int, int, int]]
+    actions: list[OperatorAction]
+
+
+_lock = threading.Lock()
+_kept: dict[tuple[str, str], tuple[float, Survey]] = {}
+
+
+def survey(alias: str, range: str) -> Survey:
+    """Return figures that are no older than `FRESH_SECONDS`; whoever asks meanwhile waits for the same answer."""
+    with _lock:
+        until, kept = _kept.get((alias, range), (0.0, None))
+        if kept is None or time.monotonic() >= until:
+            kept = _read(alias, range)
+            _kept[alias, range] = (time.monotonic() + FRESH_SECONDS, kept)
+        return kept
+
+
+def forget() -> None:
+    """Forget what was read: the next look reads anew."""
+    _kept.clear()
+
+
+def _read(alias: str, range: str) -> Survey:
+    step, steps = RANGES[range]
+    asked: dict[str, Any] = {"step_seconds": step, "steps": steps}
+    return Survey(
+        live=surveying.live(alias),
+        silent=surveying.silent(alias),
+        minutes=surveying.minutes(alias, **asked),
+        histograms=surveying.histograms(alias, **asked),
+        failures=surveying.failures(alias),
+        actions=list(OperatorAction.objects.using(alias).order_by("-id")[:LATEST_ACTIONS]),
+    )

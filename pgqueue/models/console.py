@@ -1,0 +1,57 @@
+"""What only the console shows: figures by the minute, and pages that are no table's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from .jobs import Job
+
+
+class MinuteStat(models.Model):
+    """What workers ended within one minute: how many, and how long they waited and ran, as histograms.
+
+    Bucket 0 counts up to a millisecond, every further one twice as long as the one before. Histograms of several
+    workers and minutes add up; percentiles would not.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    minute = models.DateTimeField()
+    jobs = models.IntegerField()
+    queue = models.TextField()
+    task = models.TextField()
+    outcome = models.TextField()
+    error = models.TextField(default="")
+    waits: Any = ArrayField(models.IntegerField())
+    runs: Any = ArrayField(models.IntegerField())
+
+    class Meta:
+        default_permissions = ()
+        constraints = (
+            models.UniqueConstraint(
+                fields=["minute", "queue", "task", "outcome", "error"], name="pgqueue_minutestat_once"
+            ),
+        )
+
+
+class Overview(models.Model):
+    """No table: the page that answers whether anything is on fire."""
+
+    class Meta:
+        managed = False
+        verbose_name = _("overview")
+        verbose_name_plural = _("overview")
+        default_permissions = ("view",)
+
+
+class Reconcile(Job):
+    """Jobs whose outcome is unknown, as the inbox shows them."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("unknown outcome")
+        verbose_name_plural = _("reconcile")
+        default_permissions = ("view",)

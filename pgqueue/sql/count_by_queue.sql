@@ -1,0 +1,24 @@
+-- Count unfinished jobs by queue and state, for people. No locks; waiting rows beyond the cap are not looked at.
+-- Returns: queue, state, jobs, seconds since the oldest due row became due.
+WITH live AS MATERIALIZED (
+    (
+        SELECT
+            job.queue, job.run_at,
+            CASE
+                WHEN job.state = 'pending' AND job.run_at > statement_timestamp() THEN 'scheduled'
+                ELSE job.state
+            END AS state
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying')
+        LIMIT %(cap)s::int
+    )
+    UNION ALL
+    (SELECT job.queue, job.run_at, 'running' FROM pgqueue_job AS job WHERE job.state = 'running' LIMIT %(cap)s::int)
+    UNION ALL
+    (SELECT job.queue, job.run_at, 'unknown' FROM pgqueue_job AS job WHERE job.state = 'unknown' LIMIT %(cap)s::int)
+)
+SELECT
+    live.queue, live.state, count(*),
+    extract(epoch FROM statement_timestamp() - min(live.run_at))::float8
+FROM live
+GROUP BY live.queue, live.state

@@ -1,0 +1,76 @@
+-- Count unfinished jobs by state, for people. No locks; beyond the cap nothing is looked at.
+-- Returns: one row; ready, scheduled and retrying are of the waiting rows looked at. `finished_estimate` is the
+-- planner's idea of the table.
+WITH waiting AS MATERIALIZED (
+    SELECT job.state, job.run_at
+    FROM pgqueue_job AS job
+    WHERE job.state IN ('pending', 'retrying')
+    LIMIT %(cap)s::int
+),
+running AS MATERIALIZED (
+    SELECT job.lease_until
+    FROM pgqueue_job AS job
+    WHERE job.state = 'running'
+    LIMIT %(cap)s::int
+),
+unknown AS MATERIALIZED (
+    SELECT job.id, job.task, job.probe_at, job.claimed_at
+    FROM pgqueue_job AS job
+    WHERE job.state = 'unknown'
+    ORDER BY job.probe_at NULLS FIRST, job.id
+    LIMIT %(cap)s::int
+),
+held AS MATERIALIZED (
+    SELECT job.id
+    FROM pgqueue_job AS job
+    WHERE job.state = 'paused'
+    LIMIT %(cap)s::int
+),
+oldest AS MATERIALIZED (
+    SELECT unknown.id, unknown.task, unknown.claimed_at
+    FROM unknown
+    ORDER BY unknown.claimed_at NULLS LAST, unknown.id
+    LIMIT 1
+)
+SELECT
+    (SELECT count(*) FROM waiting) AS waiting,
+    (SELECT count(*) FROM waiting WHERE waiting.state = 'pending' AND waiting.run_at <= statement_timestamp()) AS ready,
+    (SELECT count(*) FROM waiting WHERE waiting.state = 'pending' AND waiting.run_at > statement_timestamp())
+        AS scheduled,
+    (SELECT count(*) FROM waiting WHERE waiting.state = 'retrying') AS retrying,
+    (
+        SELECT extract(epoch FROM statement_timestamp() - min(waiting.run_at))::float8
+        FROM waiting
+        WHERE waiting.run_at <= statement_timestamp()
+    ) AS oldest_ready_seconds,
+    (SELECT count(*) FROM running) AS running,
+    (SELECT count(*) FROM running WHERE running.lease_until <= statement_timestamp()) AS expired,
+    (SELECT count(*) FROM unknown) AS unknown,
+    (SELECT count(*) FROM unknown WHERE unknown.probe_at IS NULL) AS needs_a_person,
+    (SELECT oldest.id FROM oldest) AS oldest_unknown_id,
+    (SELECT oldest.task FROM oldest) AS oldest_unknown_task,
+    (SELECT extract(epoch FROM statement_timestamp() - oldest.claimed_at)::float8 FROM oldest)
+        AS oldest_unknown_seconds,
+    (SELECT count(*) FROM held) AS held,
+    (
+        SELECT COALESCE(jsonb_agg(
+            jsonb_build_object(
+                'name', queue.name, 'by', queue.paused_by, 'reason', queue.pause_reason,
+                'seconds', extract(epoch FROM statement_timestamp() - queue.paused_at)::float8,
+                'left_seconds', extract(epoch FROM queue.paused_until - statement_timestamp())::float8
+            )
+            ORDER BY queue.paused_at
+        ), '[]')
+        FROM pgqueue_queue AS queue
+        WHERE queue.paused_at IS NOT NULL
+            AND (queue.paused_until IS NULL OR queue.paused_until > statement_timestamp())
+    ) AS paused,
+    (
+        SELECT COALESCE(sum(worker.slots), 0)::bigint
+        FROM pgqueue_worker AS worker
+        WHERE worker.stopped_at IS NULL
+            AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => worker.lease_seconds)
+    ) AS slots,
+    (SELECT greatest(class.reltuples, 0)::bigint FROM pg_class AS class WHERE class.oid = 'pgqueue_job'::regclass)
+        AS table_estimate,
+    statement_timestamp() AS at

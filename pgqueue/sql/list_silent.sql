@@ -1,0 +1,15 @@
+-- List workers that have missed a whole lease, with the leases they still hold.
+-- Returns: worker, host, pid, seconds since it was heard, leases, seconds until the first of them ends.
+SELECT
+    worker.id, worker.host, worker.pid,
+    extract(epoch FROM statement_timestamp() - worker.heartbeat_at)::float8 AS silent_seconds,
+    count(job.id) AS leases,
+    extract(epoch FROM min(job.lease_until) - statement_timestamp())::float8 AS expiry_seconds
+FROM pgqueue_worker AS worker
+LEFT JOIN pgqueue_job AS job ON job.worker_id = worker.id AND job.state = 'running'
+WHERE worker.stopped_at IS NULL
+    AND worker.heartbeat_at < statement_timestamp() - make_interval(secs => worker.lease_seconds)
+    AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(within_seconds)s::float8)
+GROUP BY worker.id
+ORDER BY worker.id DESC
+LIMIT 100

@@ -1,0 +1,5 @@
+-- Let the transaction that has begun write nothing, and bound its statements. Undone when it is rolled back.
+-- Returns: nothing of use.
+SELECT
+    set_config('transaction_read_only', 'on', true),
+    set_config('statement_timeout', %(timeout_ms)s::text, true)
