@@ -164,37 +164,19 @@ class PGQueueBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id) from error
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Check the alias itself; the app's own checks see to the rest."""
-        return [*_check_app(self.alias), *_check_options(self.alias, self.options)]
+        """Check that the app is installed where `TASKS` names its backend; the app's own checks see to the rest."""
+        if apps.is_installed("pgqueue"):
+            return []
+        return [
+            checks.Error(
+                f"The TASKS alias {self.alias!r} uses pgqueue, which is not in INSTALLED_APPS.",
+                hint="Add 'pgqueue' to INSTALLED_APPS and run migrate.",
+                id="pgqueue.E001",
+            )
+        ]
 
 
 _own_backend = PGQueueBackend("default", {"QUEUES": []})
-
-
-def _check_app(alias: str) -> list[checks.CheckMessage]:
-    """Check that the app is installed where `TASKS` names its backend."""
-    if apps.is_installed("pgqueue"):
-        return []
-    return [
-        checks.Error(
-            f"The TASKS alias {alias!r} uses pgqueue, which is not in INSTALLED_APPS.",
-            hint="Add 'pgqueue' to INSTALLED_APPS and run migrate.",
-            id="pgqueue.E001",
-        )
-    ]
-
-
-def _check_options(alias: str, options: Mapping[str, Any]) -> list[checks.CheckMessage]:
-    """Check that `TASKS` gives the backend no `OPTIONS`: none is read."""
-    if not options:
-        return []
-    return [
-        checks.Error(
-            f"The TASKS alias {alias!r} has OPTIONS that pgqueue would ignore: {', '.join(map(str, options))}.",
-            hint="Remove OPTIONS there. What can be set for pgqueue is a key of PGQUEUE.",
-            id="pgqueue.E002",
-        )
-    ]
 
 
 def _job_id(result_id: str) -> int | None:

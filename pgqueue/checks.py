@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from typing import Any
 
@@ -70,7 +71,7 @@ def _connections_of_a_worker() -> int:
 @checks.register("pgqueue")
 def check_backends(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """Check that `TASKS` has an alias of pgqueue: Django's own tasks go elsewhere (pgqueue.W013)."""
-    if any(_is_ours(alias) for alias in task_backends):
+    if _our_backends():
         return []
     return [
         checks.Warning(
@@ -83,11 +84,27 @@ def check_backends(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]
     ]
 
 
-def _is_ours(alias: str) -> bool:
-    try:
-        return isinstance(task_backends[alias], PGQueueBackend)
-    except InvalidTaskBackend:
-        return False
+@checks.register("pgqueue")
+def check_options(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that `TASKS` gives our backend no `OPTIONS`: none is read (pgqueue.E002)."""
+    return [
+        checks.Error(
+            f"The TASKS alias {backend.alias!r} has OPTIONS that pgqueue would ignore: {', '.join(backend.options)}.",
+            hint="Remove OPTIONS there. What can be set for pgqueue is a key of PGQUEUE.",
+            id="pgqueue.E002",
+        )
+        for backend in _our_backends()
+        if backend.options
+    ]
+
+
+def _our_backends() -> list[PGQueueBackend]:
+    found = []
+    for alias in task_backends:
+        # Django tells of an alias that cannot be made.
+        with contextlib.suppress(InvalidTaskBackend):
+            found.append(task_backends[alias])
+    return [backend for backend in found if isinstance(backend, PGQueueBackend)]
 
 
 @checks.register("pgqueue")

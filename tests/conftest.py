@@ -27,7 +27,9 @@ Connection = psycopg.Connection[Any]
 @pytest.fixture
 def session(db: None) -> Connection:
     """The connection beneath Django's, inside the test's transaction: for one session, and nothing to empty."""
-    django_connection.ensure_connection()
+    with django_connection.cursor() as cursor:
+        # Begins the transaction that Django has only announced: psycopg would begin, and commit, one of its own.
+        cursor.execute("SELECT")
     return django_connection.connection
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import psycopg
 import pytest
 
 from pgqueue.worker import listener as listening
@@ -37,6 +39,22 @@ def test_a_listener_that_hears_itself_counts_as_listening(
 ) -> None:
     listener, _ = start()
     assert listener.is_listening
+
+
+@pytest.mark.case("C24")
+def test_a_listener_never_has_a_transaction_open(
+    start: Callable[[], tuple[Listener, threading.Event]], queue_connection: psycopg.Connection[Any]
+) -> None:
+    """The server keeps every notification until the oldest transaction of a listener has ended."""
+    _, woken = start()
+    for _ in range(1_000):
+        queue_connection.execute("SELECT pg_notify('pgqueue', 'default')")
+        (state,) = queue_connection.execute(
+            "SELECT xact_start IS NULL AND state = 'idle' FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'pgqueue listener'"
+        ).fetchall()
+        assert state == (True,)
+    assert woken.wait(30)
 
 
 @pytest.mark.case("C17")

@@ -85,6 +85,7 @@ def test_a_hint_planned_in_a_savepoint_that_is_rolled_back_does_not_stand_for_a_
 
 
 @committing
+@pytest.mark.case("C23")
 def test_a_thousand_enqueues_in_one_block_send_one_notification(hear: Callable[[], list[str]]) -> None:
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
         for number in range(1_000):
@@ -104,6 +105,7 @@ def test_queues_in_turn_send_one_notification_each(hear: Callable[[], list[str]]
 
 
 @committing
+@pytest.mark.case("C23")
 def test_a_batch_sends_one_notification_a_queue(hear: Callable[[], list[str]]) -> None:
     enqueue_many(double.using(queue_name=f"q{number % 3}").bind(number) for number in range(2_000))
     assert sorted(hear()) == ["q0", "q1", "q2"]

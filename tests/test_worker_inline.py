@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import signal
@@ -25,12 +26,12 @@ from pgqueue.compat import TaskResultStatus, task_finished
 from pgqueue.models import Attempt, Job, JobPayload, Queue, Worker
 from pgqueue.operations import Actor, act
 from pgqueue.states import Outcome
-from pgqueue.worker import dispatcher
+from pgqueue.worker import dispatcher as dispatching
 from pgqueue.worker.executor import Executor
 from pgqueue.worker.inbox import Inbox, Signal
 from pgqueue.worker.options import Options
 from pgqueue.worker.process import _run
-from tests.factories import WORKER, JobFactory, from_now
+from tests.factories import WORKER, JobFactory, QueueFactory, from_now
 from tests.inline import row, work, work_through_retries, work_together
 from tests.testapp import contract_tasks
 from tests.testapp.contract_tasks import double, nothing, record, recorded
@@ -269,11 +270,16 @@ def _until(is_so: Callable[[], bool]) -> None:
 
 
 def _is_listening(watching: psycopg.Connection[Any]) -> bool:
+    return _count_listening(watching) > 0
+
+
+def _count_listening(watching: psycopg.Connection[Any]) -> int:
     found = watching.execute(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
         " AND application_name = 'pgqueue listener' AND query ILIKE '%%LISTEN%%' AND state = 'idle'"
     ).fetchone()
-    return found is not None and found[0] > 0
+    assert found is not None
+    return int(found[0])
 
 
 def test_an_idle_worker_is_woken_by_an_enqueue(
@@ -285,6 +291,58 @@ def test_an_idle_worker_is_woken_by_an_enqueue(
     for number in range(3):
         result = double.enqueue(number)
         _until(lambda: double.get_result(result.id).status == TaskResultStatus.SUCCESSFUL)  # noqa: B023
+
+
+@pytest.mark.case("C20")
+def test_a_notification_wakes_every_worker_for_one_claim_and_not_every_thread(
+    start: Callable[..., Inbox], queue_connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    really_claim = dispatching.claim
+
+    def counting(connection: Any, claimant: Any, **options: Any) -> Any:
+        asked.append(claimant.worker_id)
+        return really_claim(connection, claimant, **options)
+
+    monkeypatch.setattr(dispatching, "claim", counting)
+    for _ in range(3):
+        start(concurrency=20)
+    _until(lambda: _count_listening(queue_connection) == 3)
+    warm_up = double.enqueue(0)
+    _until(lambda: double.get_result(warm_up.id).is_finished and len(set(asked)) == 3)
+    time.sleep(1)
+    before = len(asked)
+    result = double.enqueue(1)
+    _until(lambda: double.get_result(result.id).is_finished)
+    time.sleep(1)
+    # Each worker has a claim for its threads and one for its loop, and looks again once after the window.
+    assert 0 < len(asked) - before <= 3 * 2 * 2
+
+
+@pytest.mark.case("C27")
+def test_a_hanging_session_with_a_lock_on_a_queue_keeps_no_work_waiting(
+    queue_connection: psycopg.Connection[Any], second_connection: psycopg.Connection[Any]
+) -> None:
+    QueueFactory(name="mail")
+    results = [double.using(queue_name=name).enqueue(1) for name in ("mail", "default", "new")]
+    with second_connection.transaction():
+        second_connection.execute("SELECT FROM pgqueue_queue FOR UPDATE")
+        second_connection.execute("SELECT FROM pgqueue_worker FOR UPDATE")
+        assert work() == 0
+    assert [double.get_result(result.id).return_value for result in results] == [2, 2, 2]
+
+
+@pytest.mark.case("K10")
+def test_a_worker_needs_no_signal_handlers_of_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has none; the handlers of the process are all that is used."""
+
+    def refuse(*args: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_signal_handler", refuse)
+    results = [double.enqueue(1), contract_tasks.double_later.enqueue(1)]
+    assert work() == 0
+    assert [result.task.get_result(result.id).return_value for result in results] == [2, 2]
 
 
 @override_settings(PGQUEUE={"LISTEN": False, "POLL_WITHOUT_LISTEN_SECONDS": 0.1})
@@ -401,7 +459,7 @@ def test_a_lost_attempt_is_run_again_and_its_effects_happen_twice() -> None:
 
 @pytest.mark.case("G04")
 def test_ten_thousand_failures_in_a_row_wait_as_long_as_the_cap() -> None:
-    assert 0 < delay_seconds(10_000, base_seconds=0.1, cap_seconds=dispatcher.RECONNECT_CAP_SECONDS) <= 10
+    assert 0 < delay_seconds(10_000, base_seconds=0.1, cap_seconds=dispatching.RECONNECT_CAP_SECONDS) <= 10
 
 
 def test_retries_run_to_their_end() -> None:

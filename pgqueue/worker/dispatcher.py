@@ -197,9 +197,13 @@ class Dispatcher:
         notice = notice_of(ended, alias=self._options.alias)
         if notice is not None:
             self._pools.submit(notice)
-        released = {one.lease.queue for one in ended if one.ending.kind is EndingKind.RELEASE}
-        if released:
-            wake(connection, sorted(released))
+        left = {one.lease.queue for one in ended if one.ending.kind in self._left_to_others()}
+        if left:
+            wake(connection, sorted(left))
+
+    def _left_to_others(self) -> tuple[EndingKind, ...]:
+        """Return what this process will not run: others may sleep for long, and must look for it."""
+        return (EndingKind.RELEASE, EndingKind.RETRY) if self._draining else (EndingKind.RELEASE,)
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:
         if time.monotonic() < self._doubt_until:

@@ -288,6 +288,27 @@ class Database:
             self.connection.execute("DROP FUNCTION test_block CASCADE")
             gate.close()
 
+    @contextlib.contextmanager
+    def refusing(self, when: str) -> Iterator[None]:
+        """Have the server answer as if it were read-only to every update of a job row for which `when` holds."""
+        self.connection.execute(
+            """
+            CREATE FUNCTION test_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                RAISE EXCEPTION 'cannot execute UPDATE in a read-only transaction' USING ERRCODE = '25006';
+            END
+            $$
+            """
+        )
+        self.connection.execute(
+            "CREATE TRIGGER test_refuse BEFORE UPDATE ON pgqueue_job"
+            f" FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION test_refuse()"
+        )
+        try:
+            yield
+        finally:
+            self.connection.execute("DROP FUNCTION test_refuse CASCADE")
+
     def assert_everything_accounted_for(self) -> Counter[str]:
         """Say of every unfinished job why it is not running; fail when there is none with no reason."""
         found = self.rows(ACCOUNTS)

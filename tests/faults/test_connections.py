@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -84,6 +85,98 @@ def test_a_new_listener_listens(workers: Workers, database: Database, journal: J
     until(journal.starts, within_seconds=20)
     print(f"heard after {time.monotonic() - began:.3f} s")
     assert worker.drain() == 0
+
+
+@pytest.mark.faults
+@pytest.mark.case("C02")
+@pytest.mark.case("C09")
+def test_what_works_beside_the_jobs_comes_back_once_and_stays(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """Only heartbeat and listener are cut. The lease is kept, and nothing is torn down that was made again."""
+    job_id = fault_tasks.wait_for.enqueue(str(journal)).id
+    worker = workers.start("--poll-seconds", "60", settings={"LEASE_SECONDS": 6}).until_started()
+    until(journal.starts)
+    for role in ("heartbeat", "listener"):
+        before = until(lambda role=role: database.backends(role))
+        database.terminate(before)
+        until(lambda role=role, before=before: database.backends(role).keys() - before.keys())
+    until(lambda: worker.says("listener.failed") and worker.says("heartbeat.failed"))
+    made_again = database.backends()
+    holds_for(3 if SHORT else 12, lambda: made_again.keys() >= database.backends("listener").keys(), what="it stays")
+    assert len(database.backends("listener")) == 1
+    fault_tasks.pass_by.enqueue(str(journal), "heard")
+    until(lambda: "heard" in journal.starts(), within_seconds=10)
+    journal.open()
+    until(lambda: database.are_all("succeeded"))
+    assert database.job(job_id)["lease_losses"] == 0
+    assert worker.drain() == 0
+
+
+@pytest.mark.faults
+@pytest.mark.case("C05")
+def test_a_listener_listens_again_after_every_outage(
+    workers: Workers, database: Database, journal: Journal, proxy: Proxy
+) -> None:
+    """Each time it is refused more than once first, as by a server that is still starting."""
+    worker = workers.start("--poll-seconds", "60", url=proxy.url(), settings={"LEASE_SECONDS": 120}).until_started()
+    for outage in range(1 if SHORT else 3):
+        until(lambda: database.backends("listener"))
+        failed = worker.log().count("listener.failed")
+        proxy.refuse()
+        proxy.reset_all()
+        until(lambda failed=failed: worker.log().count("listener.failed") >= failed + 3)
+        proxy.refuse(False)
+        until(lambda: database.backends("listener"))
+        time.sleep(1)  # The worker looks once when its listener is back; only then is the sleep a minute long.
+        began = time.monotonic()
+        fault_tasks.pass_by.enqueue(str(journal), f"outage-{outage}")
+        until(lambda outage=outage: f"outage-{outage}" in journal.starts(), within_seconds=20)
+        print(f"heard after {time.monotonic() - began:.3f} s")
+    assert worker.drain() == 0
+
+
+@pytest.mark.faults
+@pytest.mark.case("C15")
+def test_endings_that_cannot_be_written_for_a_lease_are_dropped_and_the_job_runs_elsewhere(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """As on a node that has become read-only under one worker: neither its endings nor its heartbeats are written."""
+    job_id = fault_tasks.wait_for.enqueue(str(journal)).id
+    first = workers.start("--concurrency", "1", settings={"LEASE_SECONDS": 3}).until_started()
+    until(journal.starts)
+    with database.refusing(f"OLD.worker_id = {first.worker_id()} AND (NEW.worker_id IS NOT NULL OR {ENDED})"):
+        journal.open()
+        second = workers.start(settings={"LEASE_SECONDS": 3}).until_started()
+        until(lambda: database.are_all("succeeded"), what="another worker runs it")
+        assert first.wait(within_seconds=30) == 75
+    job = database.job(job_id)
+    assert (job["settled_by"], job["lease_losses"], job["attempts"]) == (second.worker_id(), 1, 1)
+    assert second.drain() == 0
+
+
+ENDED = "NEW.state = 'succeeded'"
+
+
+@pytest.mark.faults
+@pytest.mark.case("C21")
+def test_a_retry_of_a_worker_that_leaves_wakes_another(workers: Workers, database: Database, journal: Journal) -> None:
+    """Due at once, and the other one would sleep for a minute."""
+    fault_tasks.retry_at_once.enqueue(str(journal))
+    leaving = workers.start("--poll-seconds", "60").until_started()
+    until(journal.starts)
+    other = workers.start("--poll-seconds", "60").until_started()
+    until(lambda: len(database.backends("listener")) == 2)
+    time.sleep(1)  # It looks once when it listens.
+    leaving.send(signal.SIGTERM)
+    leaving.until_says("worker.draining")
+    began = time.monotonic()
+    journal.open()
+    until(lambda: "attempt-2" in journal.starts(), within_seconds=20)
+    print(f"started {time.monotonic() - began:.3f} s after the end of the first attempt")
+    assert time.monotonic() - began < 10
+    assert [leaving.wait(), other.drain()] == [0, 0]
+    assert database.are_all("succeeded")
 
 
 @pytest.mark.faults

@@ -46,11 +46,12 @@ def test_running_jobs_finish_and_the_others_are_given_back(
     assert second.drain() == 0
 
 
+@pytest.mark.case("K01")
 @pytest.mark.parametrize("number", [TERM, INT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_during_the_start_is_not_lost(
     workers: Workers, database: Database, journal: Journal, number: signal.Signals
 ) -> None:
-    """The worker is held while it imports the tasks: after its handlers, before its first claim (K01)."""
+    """The worker is held while it imports the tasks: after its handlers, before its first claim."""
     fault_tasks.pass_by.enqueue(str(journal))
     worker = workers.start(PGQUEUE_TEST_HOLD_IMPORT=str(journal))
     until(lambda: journal.events("importing"))
@@ -82,6 +83,8 @@ def test_a_signal_any_time_after_the_start_ends_it(
 
 
 @pytest.mark.faults
+@pytest.mark.case("K07")
+@pytest.mark.case("K09")
 @pytest.mark.parametrize(("first", "second"), [(TERM, INT)] if SHORT else [(TERM, TERM), (INT, INT), (TERM, INT)])
 def test_a_second_signal_leaves_at_once(
     workers: Workers, database: Database, journal: Journal, first: signal.Signals, second: signal.Signals
@@ -99,6 +102,20 @@ def test_a_second_signal_leaves_at_once(
     until(lambda: database.are_all("succeeded"), what="the lease runs out and the job is taken over")
     assert database.job(job_id)["lease_losses"] == 1
     assert other.drain() == 0
+
+
+@pytest.mark.case("K09")
+def test_a_closed_terminal_ends_it_like_a_kill(workers: Workers, database: Database, journal: Journal) -> None:
+    """SIGHUP is not handled: whoever starts it from a terminal and leaves does not want it to go on."""
+    job_id = fault_tasks.wait_for.enqueue(str(journal)).id
+    worker = workers.start(settings={"LEASE_SECONDS": 2})
+    until(journal.starts)
+    worker.send(signal.SIGHUP)
+    assert worker.wait(within_seconds=5) == -signal.SIGHUP
+    assert database.job(job_id)["state"] == "running"
+    journal.open()
+    assert workers.start("--poll-seconds", "1").until_started()
+    until(lambda: database.are_all("succeeded"), what="the lease runs out and the job is taken over")
 
 
 def test_an_idle_worker_stops_though_its_server_is_away(workers: Workers, database: Database, proxy: Proxy) -> None:

@@ -78,6 +78,17 @@ def test_a_process_with_nothing_but_stuck_threads_is_replaced_within_the_grace(
     assert database.states() == {"retrying": 2, "pending": 1}
 
 
+@pytest.mark.case("K06")
+def test_a_side_task_that_swallows_its_cancellation_does_not_keep_a_burst_for_ever(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """The job is not over while it goes on, and its limit and the grace bound the wait."""
+    job_id = fault_tasks.leave_a_stubborn_side_task.enqueue(str(journal)).id
+    worker = workers.start("--burst", settings=LIMITS)
+    assert worker.wait(within_seconds=20) == STUCK
+    assert database.job(job_id)["state"] == "dead"
+
+
 @not_in_short
 def test_a_supervisor_replaces_a_process_that_had_to_be_left(
     workers: Workers, database: Database, journal: Journal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 
-from pgqueue import task
+from pgqueue import Retry, task
 
 GIVE_UP_SECONDS = 120
 
@@ -95,6 +96,30 @@ def wait_for_own_gate(directory: str) -> None:
     note(directory, "start", "numbered")
     number = Path(directory, "journal").read_text().count("start numbered")
     wait_for_file(Path(directory, f"gate-{number}"))
+
+
+@task(takes_context=True)
+def retry_at_once(context: Any, directory: str) -> None:
+    note(directory, "start", f"attempt-{context.attempt}")
+    if context.attempt == 1:
+        wait_for_file(Path(directory, "go"))
+        raise Retry("again", after_seconds=0)
+
+
+@task(max_run_seconds=1, max_attempts=1)
+async def leave_a_stubborn_side_task(directory: str) -> None:
+    """Return at once, and leave something on the loop that swallows every cancellation."""
+
+    async def go_on() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    _side_tasks.append(asyncio.ensure_future(go_on()))
+    note(directory, "start", "job")
+
+
+_side_tasks: list[Any] = []
 
 
 @task(max_attempts=1)

@@ -1,0 +1,82 @@
+"""The checks as a project meets them: in a process of its own, with nothing else set up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MINIMAL = """
+import django
+SECRET_KEY = "for-this-test-only"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.staticfiles", "pgqueue"]
+STATIC_URL = "static/"
+STATIC_ROOT = {static!r}
+DATABASES = {{"default": {{
+    "ENGINE": "django.db.backends.postgresql", "NAME": "nowhere", "HOST": "/nonexistent", "USER": "nobody",
+}}}}
+TASKS = {{"default": {{"BACKEND": "pgqueue.backend.PGQueueBackend"}}}}
+if django.VERSION < (6, 0):
+    INSTALLED_APPS.append("django_tasks")
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A function that runs a Django command in a minimal project whose database is down."""
+
+    def run_command(*arguments: str, settings: str = "") -> subprocess.CompletedProcess[str]:
+        (tmp_path / "minimal.py").write_text(MINIMAL.format(static=str(tmp_path / "static")) + settings)
+        return subprocess.run(
+            [sys.executable, "-m", "django", *arguments],
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "minimal",
+                "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run_command
+
+
+@pytest.mark.case("I21")
+@pytest.mark.parametrize(
+    ("settings", "id"),
+    [
+        ("PGQUEUE = {'LEASE_SECOND': 1}", "pgqueue.E010"),
+        ("DATABASES['default']['ENGINE'] = 'django.db.backends.sqlite3'", "pgqueue.E011"),
+        ("TASKS['default']['OPTIONS'] = {'id_function': 'uuid.uuid4'}", "pgqueue.E002"),
+        ("INSTALLED_APPS.remove('pgqueue')", "pgqueue.E001"),
+    ],
+)
+def test_a_fault_is_found_where_nothing_of_the_queue_was_imported(run: Run, settings: str, id: str) -> None:
+    done = run("check", settings=settings)
+    assert done.returncode == 1
+    assert id in done.stderr
+
+
+@pytest.mark.case("I19")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check",),
+        ("check", "--deploy"),
+        ("makemigrations", "--check", "--dry-run"),
+        ("collectstatic", "--no-input"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_that_needs_no_database_asks_for_one(run: Run, command: tuple[str, ...]) -> None:
+    """`test_wheel` migrates an empty database."""
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
