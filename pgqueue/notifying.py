@@ -14,6 +14,8 @@ from .protocol import inserting
 
 logger = logging.getLogger(__name__)
 
+LOOKED_AT = 8
+"""How many hooks planned before are looked at: as many queues may take turns in one block."""
 _sent_at: dict[tuple[str, str], float] = {}
 
 
@@ -54,5 +56,5 @@ def wake(alias: str, queue: str) -> None:
 def _planned_before(alias: str, hint: _Wake) -> bool:
     """A thousand enqueues in one block need one hint; it must stand in the same savepoints to be as lasting."""
     connection = connections[alias]
-    planned = connection.run_on_commit
-    return bool(planned) and planned[-1][0] == set(connection.savepoint_ids) and planned[-1][1] == hint
+    savepoints = set(connection.savepoint_ids)
+    return any(hook[0] == savepoints and hook[1] == hint for hook in connection.run_on_commit[-LOOKED_AT:])

@@ -95,7 +95,7 @@ def test_a_second_signal_leaves_at_once(
     worker.send(first)
     worker.until_says("worker.draining")
     worker.send(second)
-    assert worker.wait(within_seconds=5) == 1
+    assert worker.wait() == 1
     assert database.job(job_id)["state"] == "running"
     journal.open()
     other = workers.start()
@@ -111,7 +111,7 @@ def test_a_closed_terminal_ends_it_like_a_kill(workers: Workers, database: Datab
     worker = workers.start(settings={"LEASE_SECONDS": 2})
     until(journal.starts)
     worker.send(signal.SIGHUP)
-    assert worker.wait(within_seconds=5) == -signal.SIGHUP
+    assert worker.wait() == -signal.SIGHUP
     assert database.job(job_id)["state"] == "running"
     journal.open()
     assert workers.start("--poll-seconds", "1").until_started()

@@ -146,7 +146,7 @@ def test_a_second_signal_leaves_at_once(start: Any, database: Database, journal:
     family.supervisor.send(INT)
     family.supervisor.until_says("worker.draining")
     family.supervisor.send(TERM)
-    assert family.supervisor.wait(within_seconds=5) == 1
+    assert family.supervisor.wait() == 1
     assert "signal=SIGKILL" in family.ends()
     assert database.job(job_id)["state"] == "running"
     family.until_gone()
