@@ -30,7 +30,7 @@ from .protocol.connecting import job_alias
 from .protocol.inserting import Spent
 from .protocol.reading import read_job
 from .results import enqueued, stored
-from .states import Recovery
+from .states import KeyOrder, OnDuplicate, Recovery, UniqueUntil
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,6 +69,18 @@ class PGQueueTask(GenericTask[P, T]):
     tenant: str | None = None
     shard_key: str | None = None
     """Jobs of one queue and shard key run one at a time."""
+    key_order: str = KeyOrder.SKIP
+    """`strict`: while a job is unfinished, younger ones of its shard key wait; `skip`: only while it runs."""
+    resource: str | None = None
+    """Named resource that the job uses while it runs; operators limit how many do so at once."""
+    unique_key: str | None = None
+    """One job of the task and this key at a time; an enqueue that meets one gives that one back."""
+    unique_until: str = UniqueUntil.FINISHED
+    """How long a job keeps others of its unique key out: until it `finished`, until it `started`, or for a `window`."""
+    on_duplicate: str = OnDuplicate.KEEP
+    """`replace`: an enqueue that meets a waiting job gives it its own arguments and time; needs `started`."""
+    window_seconds: float | None = None
+    """Length of the `window`, from the enqueue of the job that opened it."""
     operation_key: str | None = None
     """Stable key of the business operation: the same key and arguments give the first job back."""
 
@@ -83,6 +95,8 @@ class PGQueueTask(GenericTask[P, T]):
         max_run_seconds: int | None = None,
         tenant: str | None = None,
         shard_key: str | None = None,
+        resource: str | None = None,
+        unique_key: str | None = None,
         operation_key: str | None = None,
     ) -> PGQueueTask[P, T]:
         """Return a copy with other options; None keeps what is set."""
@@ -95,6 +109,8 @@ class PGQueueTask(GenericTask[P, T]):
             "max_run_seconds": max_run_seconds,
             "tenant": tenant,
             "shard_key": shard_key,
+            "resource": resource,
+            "unique_key": unique_key,
             "operation_key": operation_key,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
@@ -192,6 +208,17 @@ def _refuse_bad_options(task: Task[..., Any]) -> None:
         value = getattr(task, name, None)
         if value is not None and not is_good(value):
             raise InvalidTask(f"{name} must be {expected}, not {value!r}.")
+    _refuse_options_that_do_not_fit(task)
+
+
+def _refuse_options_that_do_not_fit(task: Task[..., Any]) -> None:
+    until = getattr(task, "unique_until", UniqueUntil.FINISHED)
+    if getattr(task, "on_duplicate", None) == OnDuplicate.REPLACE and until != UniqueUntil.STARTED:
+        raise InvalidTask("on_duplicate='replace' needs unique_until='started': a job that began keeps its arguments.")
+    if (until == UniqueUntil.WINDOW) != (getattr(task, "window_seconds", None) is not None):
+        raise InvalidTask("unique_until='window' and window_seconds need each other.")
+    if getattr(task, "unique_key", None) is not None and getattr(task, "operation_key", None) is not None:
+        raise InvalidTask("A job has an operation_key, spent for ever, or a unique_key, for a time, and not both.")
 
 
 def _is_count(value: Any, *, largest: int = 32_000) -> bool:
@@ -219,6 +246,12 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue_name": _NAME,
     "tenant": _NAME,
     "shard_key": _NAME,
+    "resource": _NAME,
+    "unique_key": _NAME,
+    "unique_until": (lambda value: value in tuple(UniqueUntil), f"one of {', '.join(UniqueUntil)}"),
+    "on_duplicate": (lambda value: value in tuple(OnDuplicate), f"one of {', '.join(OnDuplicate)}"),
+    "window_seconds": (_is_duration, "a finite number of seconds above 0"),
+    "key_order": (lambda value: value in tuple(KeyOrder), f"one of {', '.join(KeyOrder)}"),
     "operation_key": _NAME,
     "recovery": (lambda value: value in OFFERED, f"one of {', '.join(OFFERED)}"),
     "max_attempts": (_is_count, "a whole number between 1 and 32000"),

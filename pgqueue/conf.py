@@ -13,6 +13,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from .exceptions import SettingsError
+from .states import LIMIT_KINDS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class Settings:
     notify: bool = True
     notify_window_seconds: float = 0.05
     """At most one NOTIFY per queue and process in this time; a woken worker looks again after it."""
+    limits: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """What bounds the jobs of a queue, tenant, task or resource: `{"tenant:acme": {"max_running": 3}}`. Written down
+    when a worker starts, until an operator changes it."""
+    ageing_every: int = 8
+    """One claim in so many walks the priorities from the lowest up, so that none starves; 1 turns them round."""
     max_attempts: int = 8
     max_lease_losses: int = 3
     """Losses suffered alone after which a job is not run again."""
@@ -96,6 +102,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "Mapping[str, Mapping[str, Any]]": (dict,),
 }
 
+BOUNDS = ("max_running", "rate_per_second", "burst", "weight")
 _LARGEST = {"MAX_ATTEMPTS": 32_000, "MAX_LEASE_LOSSES": 32_000}
 
 
@@ -166,6 +173,8 @@ def _key_problems(key: str, value: Any, *, known: Collection[str]) -> Iterator[P
         yield Problem(key, f"is {value!r}, which is not in DATABASES", f"use one of: {known}")
     elif key == "CONSOLE_AUTHORIZE" and value is not None and not _is_importable(value):
         yield Problem(key, f"is {value!r}, which cannot be imported", "give it the dotted path of a function")
+    elif key == "LIMITS":
+        yield from _limit_problems(value)
     elif key == "TASK_MODULES" and not all(isinstance(name, str) and name for name in value):
         yield Problem(key, f"is {value!r}", "give it the names of modules, such as ('tasks',)")
 
@@ -183,6 +192,24 @@ def _is_importable(path: str) -> bool:
         return callable(import_string(path))
     except ImportError:
         return False
+
+
+def _limit_problems(limits: dict[Any, Any]) -> Iterator[Problem]:
+    for name, bounds in limits.items():
+        kind, _, rest = str(name).partition(":")
+        if kind not in LIMIT_KINDS or not rest:
+            reason = f"names {name!r}"
+            yield Problem("LIMITS", reason, f"use a kind ({', '.join(LIMIT_KINDS)}) and a name, as in 'tenant:acme'")
+        elif not isinstance(bounds, dict) or not all(_is_bound(key, value) for key, value in bounds.items()):
+            reason = f"has {bounds!r} for {name!r}"
+            yield Problem("LIMITS", reason, f"give numbers above zero for {', '.join(BOUNDS)}")
+        elif ("burst" in bounds) > ("rate_per_second" in bounds):
+            yield Problem("LIMITS", f"has a burst without a rate for {name!r}", "add rate_per_second")
+
+
+def _is_bound(key: Any, value: Any) -> bool:
+    numbers = (int, float) if key == "rate_per_second" else (int,)
+    return key in BOUNDS and isinstance(value, numbers) and not isinstance(value, bool) and 0 < value < 2**31
 
 
 @lru_cache(maxsize=1)

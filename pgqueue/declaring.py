@@ -25,6 +25,12 @@ class Options(TypedDict, total=False):
     bury_on: tuple[type[BaseException], ...]
     tenant: str | None
     shard_key: str | None
+    key_order: str
+    resource: str | None
+    unique_key: str | None
+    unique_until: str
+    on_duplicate: str
+    window_seconds: float | None
     operation_key: str | None
 
 

@@ -16,8 +16,17 @@ from .compat import Task
 from .exceptions import OperationKeyConflictError
 from .payloads import digest, encode_arguments
 from .protocol.connecting import job_alias
-from .protocol.inserting import Inserted, NewJob, Spent, insert, insert_many, insert_once
-from .states import Lane, Recovery
+from .protocol.inserting import (
+    Inserted,
+    NewJob,
+    Spent,
+    insert,
+    insert_in_window,
+    insert_many,
+    insert_once,
+    insert_unique,
+)
+from .states import KeyOrder, Lane, OnDuplicate, Recovery, UniqueUntil
 
 PORTION = 1_000
 """Most jobs per statement of `enqueue_many`: more gains nothing and holds more memory."""
@@ -35,15 +44,18 @@ class Call:
 
 
 def enqueue(call: Call) -> Inserted | Spent:
-    """Insert one job; under an operation key that the same arguments spent before, tell which job that was.
+    """Insert one job; under a key that an earlier one has, tell which job that was.
+
+    An operation key is spent for ever, by its arguments; a unique key only for a time, whatever the arguments.
 
     Raise `PayloadError` for arguments that cannot be stored, with nothing written, and
-    `OperationKeyConflictError` when the key was spent with other arguments.
+    `OperationKeyConflictError` when the key was spent with other arguments, `UniqueKeyBusyError` when nobody can tell
+    who has the unique key.
     """
     alias = job_alias()
     job = _new_job(call)
-    key = _operation_key(call)
-    inserted = insert(alias, job) if key is None else _enqueue_once(alias, job, key)
+    keys = _keys(call)
+    inserted = insert(alias, job) if keys is None else _enqueue_once(alias, job, keys)
     notifying.wake(alias, job.queue)
     return inserted
 
@@ -57,17 +69,36 @@ def enqueue_many(calls: Iterable[Call]) -> list[int]:
     ids: list[int] = []
     queues: set[str] = set()
     with transaction.atomic(using=alias):
-        for key, run in groupby(calls, key=_operation_key):
+        for keys, run in groupby(calls, key=_keys):
             for jobs in _portions(run):
                 queues.update(job.queue for job in jobs)
-                ids.extend(_insert(alias, jobs, key))
+                ids.extend(_insert(alias, jobs, keys))
         for queue in sorted(queues):
             notifying.wake(alias, queue)
     return ids
 
 
-def _operation_key(call: Call) -> str | None:
-    return getattr(call.task, "operation_key", None)
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What keeps a job from being enqueued twice: an operation key, or how long and how its unique key does."""
+
+    operation_key: str | None
+    until: UniqueUntil | None
+    replacing: bool
+    window_seconds: float | None
+
+
+def _keys(call: Call) -> Keys | None:
+    task = call.task
+    operation_key, unique_key = getattr(task, "operation_key", None), getattr(task, "unique_key", None)
+    if operation_key is None and unique_key is None:
+        return None
+    return Keys(
+        operation_key=operation_key,
+        until=None if unique_key is None else UniqueUntil(getattr(task, "unique_until", UniqueUntil.FINISHED)),
+        replacing=getattr(task, "on_duplicate", None) == OnDuplicate.REPLACE,
+        window_seconds=getattr(task, "window_seconds", None),
+    )
 
 
 def _portions(calls: Iterable[Call]) -> Iterator[list[NewJob]]:
@@ -84,14 +115,22 @@ def _portions(calls: Iterable[Call]) -> Iterator[list[NewJob]]:
         yield jobs
 
 
-def _insert(alias: str, jobs: list[NewJob], key: str | None) -> list[int]:
-    """Insert plain jobs with one statement, those of an operation key one by one."""
-    if key is None:
+def _insert(alias: str, jobs: list[NewJob], keys: Keys | None) -> list[int]:
+    """Insert plain jobs with one statement, those with a key one by one."""
+    if keys is None:
         return insert_many(alias, jobs)
-    return [_enqueue_once(alias, job, key).id for job in jobs]
+    return [_enqueue_once(alias, job, keys).id for job in jobs]
 
 
-def _enqueue_once(alias: str, job: NewJob, key: str) -> Inserted | Spent:
+def _enqueue_once(alias: str, job: NewJob, keys: Keys) -> Inserted | Spent:
+    if keys.window_seconds is not None and keys.until is UniqueUntil.WINDOW:
+        return insert_in_window(alias, job, window_seconds=keys.window_seconds)
+    if keys.until is not None:
+        return insert_unique(alias, job, replacing=keys.replacing)
+    return _spend(alias, job, str(keys.operation_key))
+
+
+def _spend(alias: str, job: NewJob, key: str) -> Inserted | Spent:
     arguments = digest(job.args, job.kwargs)
     found = insert_once(alias, job, operation_key=key, digest=arguments)
     if isinstance(found, Spent) and found.digest != arguments:
@@ -106,18 +145,26 @@ def _new_job(call: Call) -> NewJob:
     args, kwargs = encode_arguments(call.args, call.kwargs, max_bytes=settings.max_payload_bytes)
     tenant = getattr(task, "tenant", None)
     shard_key = getattr(task, "shard_key", None)
+    resource = getattr(task, "resource", None)
+    blocks_key = getattr(task, "key_order", KeyOrder.SKIP) == KeyOrder.STRICT and shard_key is not None
+    unique_key = getattr(task, "unique_key", None)
+    is_until_started = unique_key is not None and getattr(task, "unique_until", None) == UniqueUntil.STARTED
     return NewJob(
         queue=task.queue_name,
         task=name,
         args=args,
         kwargs=kwargs,
         priority=int(task.priority),
-        lane=Lane.PLAIN if tenant is None and shard_key is None else Lane.LANED,
+        lane=Lane.PLAIN if tenant is None and shard_key is None and resource is None else Lane.LANED,
         max_attempts=getattr(task, "max_attempts", None) or settings.max_attempts,
         recovery=getattr(task, "recovery", Recovery.UNDECLARED),
         run_at=_instant(task.run_after),
         tenant=tenant,
         shard_key=shard_key,
+        resource=resource,
+        blocks_key=blocks_key or None,
+        unique_key=unique_key,
+        until_started=is_until_started or None,
         max_run_seconds=getattr(task, "max_run_seconds", None),
     )
 

@@ -135,6 +135,39 @@ class JobNotFoundError(PGQueueError, LookupError):
         return f"Job {_shown(self.job_id)} does not exist: the id is wrong, or its row was deleted."
 
 
+class LimitNameError(PGQueueError, ValueError):
+    """No limit can have this name, or not the one that the verb sets; `kinds` are those it takes."""
+
+    def __init__(self, name: str, kinds: tuple[str, ...]) -> None:
+        super().__init__(name, kinds)
+        self.name = name
+        self.kinds = kinds
+
+    def __str__(self) -> str:
+        return (
+            f"{_shown(self.name)} names nothing that this verb bounds: give a kind and a name of at most "
+            f"{LONGEST_NAME} characters, as in tenant:acme; the kind is one of {', '.join(self.kinds)}."
+        )
+
+
+class UniqueKeyBusyError(PGQueueError):
+    """Jobs of a unique key came and went faster than an enqueue could tell which of them is there.
+
+    In a transaction of Repeatable Read or above it comes at once: what another one committed cannot be seen there.
+    """
+
+    def __init__(self, task: str, key: str) -> None:
+        super().__init__(task, key)
+        self.task = task
+        self.key = key
+
+    def __str__(self) -> str:
+        return (
+            f"Nothing was enqueued: jobs of task {_shown(self.task)} with the unique key {_shown(self.key)} came and "
+            "went meanwhile. Enqueue again, in a transaction of Read Committed."
+        )
+
+
 class IdempotencyKeyReusedError(PGQueueError):
     """An operator's request whose key already stands for another request.
 

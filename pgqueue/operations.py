@@ -12,11 +12,18 @@ from django.db.transaction import TransactionManagementError
 from django.utils.module_loading import import_string
 
 from . import conf, notifying, signalling
-from .exceptions import IdempotencyKeyReusedError, JobNotFoundError, ReasonMissingError, UnknownVerbError
+from .exceptions import (
+    LONGEST_NAME,
+    IdempotencyKeyReusedError,
+    JobNotFoundError,
+    LimitNameError,
+    ReasonMissingError,
+    UnknownVerbError,
+)
 from .protocol import operating
 from .protocol.connecting import job_alias
 from .protocol.operating import AuditRow, Change, Replay
-from .states import FINAL, WAITING, Outcome, State
+from .states import FINAL, LIMIT_KINDS, WAITING, Outcome, State
 from .verbs import ACTIVE, VERBS, Verb
 
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
@@ -98,11 +105,12 @@ def act(
 ) -> Action:
     """Apply one verb to what the operator saw, or change nothing; write one audit row either way.
 
-    `target_id` is a job's id or a queue's name; `version_seen` None has seen nothing and changes nothing. Owns
+    `target_id` is a job's id, a queue's name, or of what limits bound the kind and name, as in `tenant:acme`;
+    `version_seen` None has seen nothing and changes nothing. Owns
     its transaction, which must be the outermost one: what it answers is committed. A lock that somebody holds is
     waited for `wait_seconds` (by default `LOCK_TIMEOUT_SECONDS`), then it is `busy`. Raise `UnknownVerbError`,
-    `ReasonMissingError`, `JobNotFoundError` for an id that is not a number, and `IdempotencyKeyReusedError` for a key
-    that stands for another request.
+    `ReasonMissingError`, `JobNotFoundError` for an id that is not a number, `LimitNameError` for a name that no limit
+    can have, and `IdempotencyKeyReusedError` for a key that stands for another request.
     """
     request = Request(
         verb=_verb(verb),
@@ -128,12 +136,19 @@ def act(
             raise
         return _audited_alone(alias, request, Outcome.BUSY)
     except IntegrityError as error:
-        if not operating.is_spent_key(error):
-            raise
-        return _replayed_elsewhere(alias, request)
+        return _met_another(alias, request, error)
     if request.verb.kind == "job" and action.state_after in FINAL:
         signalling.tell_end(alias, job_id=int(request.target_id), task=action.facts["task"])
     return action
+
+
+def _met_another(alias: str, request: Request, error: IntegrityError) -> Action:
+    """Answer for a unique index that refused: another job of the unique key, or a key applied to another target."""
+    if operating.is_unique_key(error):
+        return _audited_alone(alias, request, Outcome.REFUSED_DUPLICATE)
+    if not operating.is_spent_key(error):
+        raise error
+    return _replayed_elsewhere(alias, request)
 
 
 def _verb(name: str) -> Verb:
@@ -146,10 +161,22 @@ def _verb(name: str) -> Verb:
 def _target(verb: Verb, target_id: int | str) -> int | str:
     if verb.kind == "queue":
         return str(target_id)
+    if verb.kind == "limit":
+        return _limit_name(verb, str(target_id))
     try:
         return int(target_id)
     except ValueError:
         raise JobNotFoundError(target_id) from None
+
+
+def _limit_name(verb: Verb, target_id: str) -> str:
+    kind, _, name = target_id.partition(":")
+    # A queue has a pause of its own; only tenants take turns.
+    kinds = {"set_weight": ("tenant",), "pause_jobs": LIMIT_KINDS[1:], "resume_jobs": LIMIT_KINDS[1:]}
+    fitting = kinds.get(verb.name, LIMIT_KINDS)
+    if kind not in fitting or not 0 < len(name) <= LONGEST_NAME or "\0" in name:
+        raise LimitNameError(target_id, fitting)
+    return target_id
 
 
 def _refuse_foreign_transaction(alias: str) -> None:

@@ -48,9 +48,48 @@ class Lane(IntEnum):
 
     PLAIN = 0
     LANED = 1
-    """It names a tenant or a shard key: claimed under the locks of its lane."""
+    """It names a tenant, a shard key or a resource: claimed under the locks of its lane."""
     ALONE = 2
     """It has lost a lease: claimed by a worker that holds nothing else."""
+    BOUND = 3
+    """Stored as plain, but its queue or task has a limit, a rate or a pause: claimed as a laned one."""
+
+
+STORED = (Lane.PLAIN, Lane.LANED, Lane.ALONE)
+"""What the column holds. Whether a plain job is bound depends on rows that operators change."""
+
+
+LIMIT_KINDS = ("queue", "tenant", "task", "resource")
+"""Of what a limit bounds the jobs; its id is the kind and the name, as in `tenant:acme`."""
+
+
+class KeyOrder(StrEnum):
+    """What an unfinished job of a task means to younger ones of its shard key."""
+
+    SKIP = "skip"
+    """They may run while it waits for its time, is held, or its outcome is unknown."""
+    STRICT = "strict"
+    """They wait until it has ended, whatever it waits for."""
+
+
+class UniqueUntil(StrEnum):
+    """How long a job keeps others of its task and unique key out."""
+
+    FINISHED = "finished"
+    """Until it ended: while it waits, runs, is held, or its outcome is unknown."""
+    STARTED = "started"
+    """Until it is claimed for the first time."""
+    WINDOW = "window"
+    """For `window_seconds` from its enqueue, whatever becomes of it."""
+
+
+class OnDuplicate(StrEnum):
+    """What an enqueue does that meets a job of its unique key."""
+
+    KEEP = "keep"
+    """Nothing: the answer is the job that is there."""
+    REPLACE = "replace"
+    """It gives the waiting job its own arguments, time and priority."""
 
 
 class AttemptOutcome(StrEnum):
@@ -69,6 +108,7 @@ class Outcome(StrEnum):
     REFUSED_RUNNING = "refused_running"
     REFUSED_UNKNOWN = "refused_unknown"
     REFUSED_STATE = "refused_state"
+    REFUSED_DUPLICATE = "refused_duplicate"
     GONE = "gone"
     BUSY = "busy"
     REPLAYED = "replayed"

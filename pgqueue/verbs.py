@@ -13,14 +13,16 @@ from .recovery import Facts, decide_break
 from .states import WAITING, State
 
 ACTIVE, PAUSED = "active", "paused"
-"""States of a queue."""
+"""States of a queue, and of a row of limits."""
+LARGEST_COUNT = 2**31 - 1
+LARGEST_WEIGHT = 1_000
 
 LONGEST_PAUSE_SECONDS = 10 * 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One thing an operator may do to a job or a queue."""
+    """One thing an operator may do to a job, a queue, or what bounds the jobs of a queue, tenant, task or resource."""
 
     name: str
     kind: str
@@ -69,6 +71,33 @@ def _requeue_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[
     return {"delay_seconds": float(seconds)}
 
 
+def _limit_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"max_running": _whole(given, "max_running", smallest=0)}
+
+
+def _rate_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    rate = given.get("rate_per_second")
+    if rate is None:
+        return {"rate_per_second": None, "burst": None}
+    if not 0 < rate <= LARGEST_COUNT:
+        raise ValueError(f"rate_per_second is {rate!r}: give a number greater than zero, or none for no bound.")
+    return {"rate_per_second": rate, "burst": _whole({"burst": 1, **given}, "burst", smallest=1)}
+
+
+def _weight_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"weight": _whole({"weight": 1, **given}, "weight", smallest=1, largest=LARGEST_WEIGHT)}
+
+
+def _whole(given: Mapping[str, Any], name: str, *, smallest: int, largest: int = LARGEST_COUNT) -> int | None:
+    value = given.get(name)
+    if value is None and name == "max_running":
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
+        raise ValueError(f"{name} is {value!r}: give a whole number from {smallest} to {largest}.")
+    return value
+
+
+_TOGETHER = (ACTIVE, PAUSED)
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
@@ -81,6 +110,12 @@ VERBS: dict[str, Verb] = {
         Verb("break_lease", "job", "break_lease", (State.RUNNING,), level=3, params=_break_params),
         Verb("pause_queue", "queue", "operate_queue", (ACTIVE,), params=_pause_params),
         Verb("resume_queue", "queue", "operate_queue", (PAUSED,)),
+        Verb("skip_head", "job", "hold_job", (*WAITING, State.PAUSED, State.UNKNOWN)),
+        Verb("set_limit", "limit", "operate_limit", _TOGETHER, params=_limit_params),
+        Verb("set_rate", "limit", "operate_limit", _TOGETHER, params=_rate_params),
+        Verb("set_weight", "limit", "operate_limit", _TOGETHER, params=_weight_params),
+        Verb("pause_jobs", "limit", "operate_limit", (ACTIVE,), params=_pause_params),
+        Verb("resume_jobs", "limit", "operate_limit", (PAUSED,)),
     )
 }
 """Every verb by its name, which is also its statement's."""
@@ -92,6 +127,7 @@ def why_not(
     *,
     unknown_effects: int = 0,
     stop_requested: bool = False,
+    blocks_key: bool | None = None,
     words: Callable[[str], Any] = str,
 ) -> str | None:
     """Return in words why a verb is not offered on a target; None when it is. `words` says what states are called."""
@@ -106,4 +142,6 @@ def why_not(
         ) % {"number": unknown_effects}
     if stop_requested and verb.name == "ask_to_stop":
         return _("It was asked to stop before, and has not answered yet.")
+    if not blocks_key and verb.name == "skip_head":
+        return _("No job waits for it: it has no shard key, or its task lets others of the key pass.")
     return None

@@ -17,10 +17,12 @@ from pgqueue.models import (
     Effect,
     Job,
     JobPayload,
+    Limit,
     MinuteStat,
     OperationKey,
     OperatorAction,
     Queue,
+    Window,
     Worker,
 )
 from pgqueue.states import AttemptOutcome, Lane, Outcome, Recovery, Stage, State
@@ -119,6 +121,8 @@ class JobFactory(RowFactory):
         )
         future = factory.Trait(run_at=factory.LazyFunction(lambda: from_now(3600)))
         tenanted = factory.Trait(tenant="acme", lane=Lane.LANED)
+        using = factory.Trait(resource="printer", lane=Lane.LANED)
+        strict = factory.Trait(keyed=True, blocks_key=True)
         keyed = factory.Trait(shard_key="customer:7", lane=Lane.LANED)
         alone = factory.Trait(lease_losses=1, lane=Lane.ALONE)
 
@@ -149,6 +153,8 @@ LEGAL = (
     {"tenanted": True},
     {"keyed": True},
     {"tenanted": True, "keyed": True},
+    {"using": True},
+    {"strict": True, "paused": True},
     {"running": True, "keyed": True},
     {"alone": True},
     {"retrying": True, "keyed": True, "alone": True},
@@ -179,6 +185,19 @@ class OperationKeyFactory(RowFactory):
     task = TASK
     key = factory.Sequence(lambda n: f"key:{n}")
     digest = "0" * 64
+
+
+class WindowFactory(RowFactory):
+    """A window that is open."""
+
+    class Meta:
+        model = Window
+
+    job_id = factory.Sequence(lambda n: 900_000 + n)
+    created_at = factory.LazyFunction(Now)
+    ends_at = factory.LazyFunction(lambda: from_now(60))
+    task = TASK
+    key = factory.Sequence(lambda n: f"key:{n}")
 
 
 class AttemptFactory(RowFactory):
@@ -229,6 +248,30 @@ class QueueFactory(RowFactory):
         paused_for_now = factory.Trait(paused=True, paused_until=factory.LazyFunction(lambda: from_now(60)))
 
     name = factory.Sequence(lambda n: f"queue{n}")
+    version = 1
+    created_at = factory.LazyFunction(Now)
+
+
+class LimitFactory(RowFactory):
+    """What bounds the jobs of a tenant."""
+
+    class Meta:
+        model = Limit
+
+    class Params:
+        paused = factory.Trait(
+            paused_at=factory.LazyFunction(lambda: from_now(-5)), paused_by="ada", pause_reason="gateway down"
+        )
+        lapsed = factory.Trait(paused=True, paused_until=factory.LazyFunction(lambda: from_now(-1)))
+        one_at_a_time = factory.Trait(max_running=1)
+        spent = factory.Trait(
+            rate_per_second=0.001, burst=1, tokens=0.0, refilled_at=factory.LazyFunction(lambda: from_now(0))
+        )
+        fresh = factory.Trait(
+            rate_per_second=0.001, burst=3, tokens=3.0, refilled_at=factory.LazyFunction(lambda: from_now(0))
+        )
+
+    id = factory.Sequence(lambda n: f"tenant:tenant{n}")
     version = 1
     created_at = factory.LazyFunction(Now)
 

@@ -9,11 +9,20 @@ import pytest
 from pgqueue.protocol.claiming import Horizon, Lease
 from pgqueue.protocol.settling import Ending, EndingKind
 from pgqueue.states import Lane
-from pgqueue.worker.agenda import ALONE, BUSY_LOOK_SECONDS, HOARD_SECONDS, REST_RATIO, Agenda, Source
+from pgqueue.worker.agenda import (
+    ALONE,
+    BUSY_LOOK_SECONDS,
+    HOARD_SECONDS,
+    REST_RATIO,
+    SHORTEST_NAP_SECONDS,
+    Agenda,
+    Source,
+)
 from pgqueue.worker.pace import Pace, Pool
 
 PLAIN = Source(Lane.PLAIN, Pool.THREADS)
 LANED = Source(Lane.LANED, Pool.THREADS)
+BOUND = Source(Lane.BOUND, Pool.THREADS)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -115,6 +124,30 @@ def test_a_short_claim_is_followed_by_a_look(clock: Clock) -> None:
     agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
     agenda.get(PLAIN, [make_lease()], asked=4)
     assert agenda.wants_look()
+
+
+def test_a_claim_that_has_more_is_asked_again_in_a_moment(clock: Clock) -> None:
+    agenda = make_agenda(clock)
+    agenda.see(horizon(Lane.LANED), poll_seconds=10)
+    agenda.get(LANED, [], asked=4, has_more=True)
+    assert agenda.sources(held=threads(0)) == ()
+    assert not agenda.is_empty()
+    clock.now += agenda.pause(held=threads(0), waiting=0)
+    assert clock.now == pytest.approx(1_000 + SHORTEST_NAP_SECONDS)
+    assert agenda.sources(held=threads(0)) == (LANED,)
+
+
+@pytest.mark.case("D06")
+@pytest.mark.parametrize("source", [LANED, BOUND])
+def test_a_slot_that_another_process_frees_is_found_within_a_look_and_an_own_one_at_once(
+    clock: Clock, source: Source
+) -> None:
+    agenda = make_agenda(clock)
+    agenda.see(horizon(source.lane), poll_seconds=10)
+    agenda.get(source, [], asked=4)
+    assert agenda.pause(held=threads(0), waiting=0) == BUSY_LOOK_SECONDS
+    agenda.end(make_lease(lane=source.lane), ending(), pool=Pool.THREADS)
+    assert agenda.sources(held=threads(0)) == (source,)
 
 
 def test_rows_that_are_due_but_not_for_this_worker_do_not_make_it_spin(clock: Clock) -> None:

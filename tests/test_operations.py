@@ -10,13 +10,13 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.db import DatabaseError, connection, transaction
 
-from pgqueue.exceptions import JobNotFoundError, ReasonMissingError, UnknownVerbError
-from pgqueue.models import Attempt, Job, OperatorAction, Queue
+from pgqueue.exceptions import JobNotFoundError, LimitNameError, ReasonMissingError, UnknownVerbError
+from pgqueue.models import Attempt, Job, Limit, OperatorAction, Queue
 from pgqueue.operations import Action, Actor, act
 from pgqueue.protocol.operating import LONGEST_TEXT
 from pgqueue.states import FINAL, TRANSITIONS, By, Lane, Outcome, Recovery, Stage, State
 from pgqueue.verbs import LONGEST_PAUSE_SECONDS, VERBS, why_not
-from tests.factories import JobFactory, QueueFactory, from_now
+from tests.factories import JobFactory, LimitFactory, QueueFactory, from_now
 from tests.races.rows import snapshot
 
 pytestmark = pytest.mark.django_db
@@ -38,6 +38,7 @@ EXPECTED: dict[str, tuple[Outcome, ...]] = {
     "give_up": (A, A, RUNNING, STATE, A, STATE, STATE, STATE),
     "ask_to_stop": (STATE, STATE, A, STATE, UNKNOWN, STATE, STATE, STATE),
     "break_lease": (STATE, STATE, A, STATE, UNKNOWN, STATE, STATE, STATE),
+    "skip_head": (A, A, RUNNING, A, A, STATE, STATE, STATE),
 }
 """What each verb answers in each of `STATES`, of a job without effects; a verb without its row fails."""
 LEADS_TO = {
@@ -49,6 +50,7 @@ LEADS_TO = {
     "ask_to_stop": "running",
     "break_lease": "unknown",
 }
+SHAPES = {"skip_head": {"shard_key": "customer:7", "blocks_key": True}}
 QUEUE_EXPECTED: dict[str, tuple[Outcome, ...]] = {
     "pause_queue": (A, A, STATE, STATE, A),
     "resume_queue": (STATE, STATE, A, A, STATE),
@@ -64,6 +66,8 @@ def job_in(state: str, **columns: Any) -> Job:
     traits: dict[str, Any] = {} if state == State.PENDING else {state: True}
     if state == State.UNKNOWN:
         traits |= {"recovery": Recovery.UNDECLARED, "unknown_effects": 0, "stage": Stage.NOT_CALLED}
+    if "shard_key" in columns:
+        traits |= {"lane": Lane.ALONE if state == State.UNKNOWN else Lane.LANED}
     return JobFactory(**{**traits, **columns})
 
 
@@ -97,7 +101,7 @@ def test_every_state_is_in_the_table() -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("name", JOB_VERBS)
 def test_each_verb_has_its_outcome_in_each_state(name: str, state: str) -> None:
-    job = job_in(state)
+    job = job_in(state, **SHAPES.get(name, {}))
     before = snapshot()
     expected = EXPECTED[name][STATES.index(state)]
     action = do(name, job)
@@ -107,7 +111,7 @@ def test_each_verb_has_its_outcome_in_each_state(name: str, state: str) -> None:
         assert (action.version_after, action.state_after) == (None, None)
         return
     row = Job.objects.get()
-    assert (row.version, row.state) == (job.version + 1, LEADS_TO[name])
+    assert (row.version, row.state) == (job.version + 1, LEADS_TO.get(name, state))
     assert (action.version_after, action.state_after) == (row.version, row.state)
 
 
@@ -151,10 +155,11 @@ def test_no_verb_of_a_queue_writes_when_the_version_differs(name: str, state: st
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_what_a_page_offers_is_what_is_applied(verb: Any) -> None:
     if verb.kind == "job":
-        offered = {state for state in STATES if why_not(verb, state) is None}
+        offered = {state for state in STATES if why_not(verb, state, blocks_key=True) is None}
         assert offered == {state for state, outcome in zip(STATES, EXPECTED[verb.name], strict=True) if outcome is A}
     else:
-        assert (why_not(verb, "paused") is None) == (verb.name == "resume_queue")
+        told = {state for state in ("active", "paused") if why_not(verb, state) is None}
+        assert told == set(verb.states)
 
 
 @pytest.mark.parametrize("name", ["cancel", "give_up"])
@@ -171,7 +176,7 @@ def test_a_job_that_was_asked_to_stop_is_not_offered_the_question_again() -> Non
 
 
 def test_verbs_make_the_moves_of_the_table_and_no_others() -> None:
-    for name in set(JOB_VERBS) - {"ask_to_stop"}:
+    for name in set(JOB_VERBS) - {"ask_to_stop", "skip_head"}:
         moves = {move.source for move in TRANSITIONS if move.by is By.OPERATOR and move.verb == name}
         assert moves == set(VERBS[name].states)
 
@@ -379,14 +384,15 @@ def test_every_verb_has_a_permission_that_exists() -> None:
 def test_a_user_may_what_his_permissions_say() -> None:
     actor = Actor.of(grant(User.objects.create_user("ada"), "hold_job", "view_job"))
     assert actor.permissions == {"hold_job"}
-    assert [verb.name for verb in VERBS.values() if actor.may(verb)] == ["hold", "unhold"]
+    assert [verb.name for verb in VERBS.values() if actor.may(verb)] == ["hold", "unhold", "skip_head"]
     assert do("hold", JobFactory(), actor=actor).outcome == A
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_is_forbidden_is_audited_and_changes_nothing(verb: str) -> None:
     user = grant(User.objects.create_user("ada"), "view_job", "view_queue", "view_job_args")
-    target = JobFactory().id if VERBS[verb].kind == "job" else QueueFactory().name
+    targets = {"job": JobFactory().id, "queue": QueueFactory().name, "limit": LimitFactory(id="tenant:acme").id}
+    target = targets[VERBS[verb].kind]
     before = snapshot()
     action = do(verb, target, 1, actor=Actor.of(user), reason="I want to", ticket="OPS-1", idempotency_key="k")
     assert (action.outcome, action.version_found, action.facts) == (Outcome.FORBIDDEN, None, {})
@@ -471,4 +477,81 @@ def test_an_error_that_is_no_spent_key_is_raised_and_leaves_nothing(monkeypatch:
     with pytest.raises(DatabaseError, match="test_refuses"):
         do("hold", job, idempotency_key="k")
     assert snapshot() == before
+    assert not OperatorAction.objects.exists()
+
+
+# -- what bounds the jobs of a queue, tenant, task or resource -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "params", "columns"),
+    [
+        ("set_limit", {"max_running": 3}, {"max_running": 3}),
+        ("set_limit", {"max_running": 0}, {"max_running": 0}),
+        ("set_limit", {}, {"max_running": None}),
+        ("set_rate", {"rate_per_second": 2.5, "burst": 4}, {"rate_per_second": 2.5, "burst": 4, "tokens": 4.0}),
+        ("set_rate", {"rate_per_second": 2.5}, {"rate_per_second": 2.5, "burst": 1, "tokens": 1.0}),
+        ("set_rate", {}, {"rate_per_second": None, "burst": None, "tokens": None, "refilled_at": None}),
+        ("set_weight", {"weight": 4}, {"weight": 4}),
+        ("pause_jobs", {"for_seconds": 60}, {"paused_by": "op1", "pause_reason": "a test"}),
+    ],
+)
+def test_what_bounds_a_tenant_is_set_with_its_version_and_a_reason(
+    verb: str, params: dict[str, Any], columns: dict[str, Any]
+) -> None:
+    action = do(verb, "tenant:acme", 0, params=params)
+    row = Limit.objects.get()
+    assert (action.outcome, action.version_after, row.version) == (A, 1, 1)
+    assert {name: getattr(row, name) for name in columns} == columns
+    assert (audited().target_kind, audited().target_id, audited().params) == ("limit", "tenant:acme", params)
+    assert do(verb, "tenant:acme", 0, params=params).outcome == Outcome.CHANGED
+
+
+def test_a_lower_rate_gives_nothing_away_and_keeps_what_is_left() -> None:
+    LimitFactory(id="tenant:acme", fresh=True, tokens=0.5)
+    do("set_rate", "tenant:acme", 1, params={"rate_per_second": 0.001, "burst": 9})
+    assert Limit.objects.get().tokens == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_pause_of_jobs_is_lifted_once() -> None:
+    LimitFactory(id="task:t", paused=True)
+    assert do("pause_jobs", "task:t", 1).outcome == STATE
+    assert do("resume_jobs", "task:t", 1).outcome == A
+    assert do("resume_jobs", "task:t", 2).outcome == STATE
+
+
+@pytest.mark.parametrize(
+    ("verb", "target"),
+    [
+        ("set_limit", "acme"),
+        ("set_limit", "customer:acme"),
+        ("set_limit", "tenant:"),
+        ("set_limit", "tenant:" + "x" * 201),
+        ("set_weight", "task:t"),
+        ("pause_jobs", "queue:mail"),
+        ("resume_jobs", "queue:mail"),
+    ],
+)
+def test_a_name_that_the_verb_cannot_bound_is_refused(verb: str, target: str) -> None:
+    with pytest.raises(LimitNameError):
+        do(verb, target, 0)
+    assert not Limit.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "params"),
+    [
+        ("set_limit", {"max_running": -1}),
+        ("set_limit", {"max_running": 1.5}),
+        ("set_limit", {"max_running": True}),
+        ("set_rate", {"rate_per_second": 0}),
+        ("set_rate", {"rate_per_second": 1, "burst": 0}),
+        ("set_weight", {"weight": 0}),
+        ("set_weight", {"weight": 1001}),
+    ],
+    ids=str,
+)
+def test_a_number_that_bounds_nothing_is_refused(verb: str, params: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="give a"):
+        do(verb, "tenant:acme", 0, params=params)
     assert not OperatorAction.objects.exists()

@@ -7,13 +7,13 @@ import pytest
 
 from pgqueue.protocol.settling import EndingKind
 from pgqueue.recovery import Facts, decide, decide_break
-from pgqueue.states import FINAL, TRANSITIONS, WAITING, By, Lane, Recovery, State
+from pgqueue.states import FINAL, STORED, TRANSITIONS, WAITING, By, Lane, Recovery, State
 from pgqueue.verbs import VERBS
 
 ROOT = Path(__file__).parent.parent
 STATEMENTS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "pgqueue" / "sql").glob("*.sql")}
 STATES = "|".join(State)
-ENQUEUEING = {"enqueue", "enqueue_many", "enqueue_once"}
+ENQUEUEING = {"enqueue", "enqueue_many", "enqueue_once", "enqueue_unique", "enqueue_in_window"}
 
 
 def header_of(text):
@@ -138,7 +138,7 @@ def test_an_operators_verb_is_offered_in_the_states_it_leaves():
     assert {name: states for name, states in offered.items() if name in moving} == {
         verb: {source for source, _ in moves_of(verb)} for verb in moving
     }
-    assert {name for name in offered if name not in moving} == {"ask_to_stop"}
+    assert {name for name in offered if name not in moving} == {"ask_to_stop", "skip_head"}
 
 
 def every_fact():
@@ -164,8 +164,10 @@ def test_no_decision_ends_a_job_over_an_effect_that_is_unknown():
 
 def test_every_lane_is_claimed_by_exactly_one_statement():
     assert "job.lane = 0" in STATEMENTS["claim"]
-    assert "job.lane = %(lane)s" in STATEMENTS["pick_laned"]
-    assert [int(lane) for lane in Lane] == [0, 1, 2]
+    assert "job.lane = 1" in STATEMENTS["pick_laned"]
+    assert "job.lane = %(lane)s" in STATEMENTS["pick_bound"]
+    assert [int(lane) for lane in STORED] == [0, 1, 2]
+    assert set(Lane) == {*STORED, Lane.BOUND}
 
 
 def diagram():

@@ -12,7 +12,7 @@ from django.db import connection
 from pgqueue.models import Worker
 from pgqueue.protocol.counting import count_standing
 from pgqueue.states import FINAL, State
-from tests.factories import TASK, JobFactory, QueueFactory, WorkerFactory
+from tests.factories import TASK, JobFactory, LimitFactory, QueueFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -63,6 +63,27 @@ def test_every_unfinished_job_is_counted_once() -> None:
         "lease_expired": 1,
         "held": 1,
         "needs_a_person": 1,
+    }
+
+
+def test_what_is_blocked_is_counted_by_its_cause() -> None:
+    LimitFactory(id="tenant:paused", paused=True)
+    LimitFactory(id="tenant:full", max_running=1)
+    LimitFactory(id="resource:printer", spent=True)
+    JobFactory(tenanted=True, tenant="full", running=True)
+    for tenant in ("paused", "full", "free"):
+        JobFactory(tenanted=True, tenant=tenant)
+    JobFactory(using=True)
+    JobFactory(strict=True, future=True)
+    JobFactory(keyed=True)
+    assert counted() == {
+        "due": 1,
+        "scheduled": 1,
+        "jobs_paused": 1,
+        "key_blocked": 1,
+        "limit_reached": 1,
+        "rate_spent": 1,
+        "leased": 1,
     }
 
 

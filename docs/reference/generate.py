@@ -82,6 +82,8 @@ SAMPLES: dict[str, object] = {
     "expected": "requeue job 88200",
     "verb": "requeu",
     "known": ("requeue", "cancel"),
+    "name": "acme",
+    "kinds": ("tenant", "task", "resource"),
 }
 """Facts to build an error's message from, by the name of its parameter."""
 

@@ -132,7 +132,8 @@ class JobAdmin(BulkVerbs):
         """Show every column, and arguments and result to whoever may see them."""
         private = ["arguments", "result"] if request.user.has_perm("pgqueue.view_job_args") else ["hidden"]
         times = [instant_of(field, label) for field, label in TIMES.items()]
-        placement = [("priority", "lane", "max_run_seconds"), ("tenant", "shard_key", "held_from")]
+        keys = ("shard_key", "blocks_key", "held_from")
+        placement = [("priority", "lane", "max_run_seconds"), ("tenant", "resource"), keys]
         related = [("parent_id", "cloned_from_id", "schedule_id")]
         return (
             (None, {"fields": [("standing", "tried", "version"), ("queue_link", "operation")]}),
@@ -194,7 +195,11 @@ class JobAdmin(BulkVerbs):
 
     def known_of(self, obj: Any) -> dict[str, Any]:
         """Return what else than the state decides whether a verb is offered."""
-        return {"unknown_effects": obj.unknown_effects, "stop_requested": obj.stop_requested_at is not None}
+        return {
+            "unknown_effects": obj.unknown_effects,
+            "stop_requested": obj.stop_requested_at is not None,
+            "blocks_key": obj.blocks_key,
+        }
 
     def facts_of(self, obj: Any) -> Facts:
         """Return what decides about a job."""

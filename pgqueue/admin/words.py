@@ -66,6 +66,12 @@ VERB_LABELS = {
     "break_lease": _("Break lease"),
     "pause_queue": _("Pause queue"),
     "resume_queue": _("Resume queue"),
+    "skip_head": _("Let others of its key pass"),
+    "set_limit": _("Set how many run at once"),
+    "set_rate": _("Set how many start per second"),
+    "set_weight": _("Set the tenant's weight"),
+    "pause_jobs": _("Pause jobs"),
+    "resume_jobs": _("Resume jobs"),
 }
 
 CONSEQUENCES = {
@@ -82,6 +88,12 @@ CONSEQUENCES = {
     ),
     "pause_queue": _("No worker takes from this queue any more, until somebody resumes it. Running jobs go on."),
     "resume_queue": _("Workers take from this queue again."),
+    "skip_head": _("Younger jobs of its shard key no longer wait for it, whatever becomes of it."),
+    "set_limit": _("No more jobs than that run at once. Those that run go on, also where they are more."),
+    "set_rate": _("No more jobs than that start from now on."),
+    "set_weight": _("In its turn among the tenants of a queue, the tenant has so many jobs."),
+    "pause_jobs": _("No worker takes such a job any more, until somebody resumes them. Running jobs go on."),
+    "resume_jobs": _("Workers take such jobs again."),
 }
 
 OUTCOMES = {
@@ -91,6 +103,7 @@ OUTCOMES = {
     Outcome.REFUSED_RUNNING: _("The job is running: nothing was done."),
     Outcome.REFUSED_UNKNOWN: _("The outcome of one of the job's effects is unknown: nothing was done."),
     Outcome.REFUSED_STATE: _("As it stands, this cannot be done to it: nothing was done."),
+    Outcome.REFUSED_DUPLICATE: _("Another job of its unique key is there: nothing was done."),
     Outcome.GONE: _("It does not exist any more: nothing was done."),
     Outcome.BUSY: _("Somebody else is working on it at this moment: nothing was done. Try again."),
     Outcome.FORBIDDEN: _("You do not have the permission: nothing was done."),

@@ -2,8 +2,8 @@
 
 from .bulk import BulkAction, BulkItem
 from .console import MinuteStat, Overview, Reconcile
-from .jobs import Attempt, Effect, Job, JobPayload, JobResult, OperationKey
-from .operating import OperatorAction, Queue, Worker
+from .jobs import Attempt, Effect, Job, JobPayload, JobResult, OperationKey, Window
+from .operating import Limit, OperatorAction, Queue, Worker
 
 __all__ = [
     "Attempt",
@@ -13,11 +13,13 @@ __all__ = [
     "Job",
     "JobPayload",
     "JobResult",
+    "Limit",
     "MinuteStat",
     "OperationKey",
     "OperatorAction",
     "Overview",
     "Queue",
     "Reconcile",
+    "Window",
     "Worker",
 ]

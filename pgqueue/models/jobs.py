@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
-from ..states import FINAL, WAITING, Lane, Recovery, Stage, State
+from ..states import FINAL, STORED, WAITING, Lane, Recovery, Stage, State
 
 _waiting = [state.value for state in WAITING]
+_unfinished = [state.value for state in State if state not in FINAL]
 _final = [state.value for state in FINAL]
 
 
 def _one_of(field: str, words: type[State] | type[Stage] | type[Recovery]) -> Q:
     return Q(**{f"{field}__in": [word.value for word in words]})
+
+
+def _named(field: str) -> Q:
+    return Q(**{f"{field}__isnull": False})
 
 
 def _exactly_when(left: Q, right: Q) -> Q:
@@ -41,6 +47,7 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     probe_at = models.DateTimeField(null=True, blank=True)
+    replaced_at = models.DateTimeField(null=True, blank=True)
     max_run_seconds = models.IntegerField(null=True, blank=True)
     priority = models.SmallIntegerField(default=0)
     lane = models.SmallIntegerField(default=Lane.PLAIN.value)
@@ -48,6 +55,10 @@ class Job(models.Model):
     max_attempts = models.SmallIntegerField()
     lease_losses = models.SmallIntegerField(default=0)
     unknown_effects = models.SmallIntegerField(default=0)
+    blocks_key = models.BooleanField(null=True)
+    """While this job is unfinished, younger ones of its shard key wait; null does not."""
+    until_started = models.BooleanField(null=True)
+    """Its unique key keeps others out until it is first claimed; null is until it has ended."""
     state = models.TextField(default=State.PENDING.value)
     queue = models.TextField()
     task = models.TextField()
@@ -56,6 +67,8 @@ class Job(models.Model):
     held_from = models.TextField(null=True, blank=True)
     tenant = models.TextField(null=True, blank=True)
     shard_key = models.TextField(null=True, blank=True)
+    resource = models.TextField(null=True, blank=True)
+    unique_key = models.TextField(null=True, blank=True)
     operation_key = models.TextField(null=True, blank=True)
     last_error_class = models.TextField(null=True, blank=True)
     last_error = models.TextField(null=True, blank=True)
@@ -78,10 +91,35 @@ class Job(models.Model):
                 "lane",
                 "queue",
                 models.F("priority").desc(),
+                "task",
                 "run_at",
                 "id",
                 name="pgqueue_job_waiting",
-                condition=Q(state__in=_waiting),
+                condition=Q(state__in=_waiting, lane__in=[Lane.PLAIN.value, Lane.ALONE.value]),
+            ),
+            models.Index(
+                "queue",
+                models.F("priority").desc(),
+                Coalesce("tenant", Value("")),
+                Coalesce("shard_key", Value("")),
+                "task",
+                Coalesce("resource", Value("")),
+                "run_at",
+                "id",
+                name="pgqueue_job_laned",
+                # Always true, and said by the claim alone: `look`, which reads by time, must not read by this one.
+                condition=Q(state__in=_waiting, lane=Lane.LANED.value, priority__gte=-100),
+            ),
+            models.Index(
+                fields=["queue", "run_at"],
+                name="pgqueue_job_laned_due",
+                # Always true as well, and said by `look` alone: a claim would find it cheaper than it is.
+                condition=Q(state__in=_waiting, lane=Lane.LANED.value, priority__lte=100),
+            ),
+            models.Index(
+                fields=["queue", "shard_key", "id"],
+                name="pgqueue_job_blocking",
+                condition=Q(blocks_key=True, state__in=_unfinished),
             ),
             models.Index(fields=["worker_id"], name="pgqueue_job_running", condition=Q(state=State.RUNNING.value)),
             models.Index(fields=["probe_at", "id"], name="pgqueue_job_unknown", condition=Q(state=State.UNKNOWN.value)),
@@ -103,6 +141,20 @@ class Job(models.Model):
                 fields=["queue", "shard_key"],
                 name="pgqueue_job_one_per_key",
                 condition=Q(state=State.RUNNING.value, shard_key__isnull=False),
+            ),
+            models.UniqueConstraint(
+                fields=["task", "unique_key"],
+                name="pgqueue_job_unique_until_finished",
+                condition=_named("unique_key") & Q(until_started__isnull=True, state__in=_unfinished),
+            ),
+            models.UniqueConstraint(
+                fields=["task", "unique_key"],
+                name="pgqueue_job_unique_until_started",
+                # A claim draws a fence, so that no way back to pending collides.
+                condition=Q(until_started=True, fence=0, state__in=[State.PENDING.value, State.PAUSED.value]),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_until_started_shape", condition=Q(until_started__isnull=True) | _named("unique_key")
             ),
             models.CheckConstraint(name="pgqueue_job_state_known", condition=_one_of("state", State)),
             models.CheckConstraint(name="pgqueue_job_stage_known", condition=_one_of("stage", Stage)),
@@ -141,11 +193,14 @@ class Job(models.Model):
             models.CheckConstraint(
                 name="pgqueue_job_priority_range", condition=Q(priority__gte=-100, priority__lte=100)
             ),
-            models.CheckConstraint(name="pgqueue_job_lane_known", condition=Q(lane__in=[int(lane) for lane in Lane])),
+            models.CheckConstraint(name="pgqueue_job_lane_known", condition=Q(lane__in=[int(lane) for lane in STORED])),
             models.CheckConstraint(
                 name="pgqueue_job_lane_shape",
                 condition=_exactly_when(Q(lane=Lane.ALONE.value), Q(lease_losses__gt=0))
-                & ~(Q(lane=Lane.PLAIN.value) & (Q(shard_key__isnull=False) | Q(tenant__isnull=False))),
+                & ~(Q(lane=Lane.PLAIN.value) & (_named("shard_key") | _named("tenant") | _named("resource"))),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_blocks_key_shape", condition=Q(blocks_key__isnull=True) | _named("shard_key")
             ),
         )
 
@@ -159,7 +214,7 @@ class Job(models.Model):
 
 
 class JobPayload(models.Model):
-    """Arguments of a job; a row only when there are some. Never changed after the enqueue."""
+    """Arguments of a job; a row only when there are some. Changed only by an enqueue that replaces a waiting job's."""
 
     job_id = models.BigIntegerField(primary_key=True)
     args: Any = models.JSONField(null=True)
@@ -193,6 +248,21 @@ class OperationKey(models.Model):
     class Meta:
         default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["key", "task"], name="pgqueue_operationkey_once"),)
+
+
+class Window(models.Model):
+    """The latest window of a unique key that is throttled, and the job that was enqueued in it."""
+
+    id = models.BigAutoField(primary_key=True)
+    job_id = models.BigIntegerField()
+    created_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    task = models.TextField()
+    key = models.TextField()
+
+    class Meta:
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["task", "key"], name="pgqueue_window_once"),)
 
 
 class Attempt(models.Model):

@@ -32,6 +32,50 @@ class Queue(models.Model):
         return self.name
 
 
+class Limit(models.Model):
+    """What bounds the jobs of one queue, tenant, task or resource. `id` is the kind and the name: `tenant:acme`.
+
+    Version 0 is as the settings declare it; an operator's change stands from then on. `tokens` are those left at
+    `refilled_at`, which claims write; neither counts as a change.
+    """
+
+    id = models.TextField(primary_key=True)
+    version = models.BigIntegerField(default=0)
+    created_at = models.DateTimeField()
+    refilled_at = models.DateTimeField(null=True, blank=True)
+    tokens = models.FloatField(null=True, blank=True)
+    rate_per_second = models.FloatField(null=True, blank=True)
+    burst = models.IntegerField(null=True, blank=True)
+    max_running = models.IntegerField(null=True, blank=True)
+    weight = models.IntegerField(default=1)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    paused_until = models.DateTimeField(null=True, blank=True)
+    paused_by = models.TextField(null=True, blank=True)
+    pause_reason = models.TextField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("limit")
+        verbose_name_plural = _("limits")
+        default_permissions = ("view",)
+        permissions = (("operate_limit", _("Can change limits, rates and weights, and pause tenants and tasks")),)
+        constraints = (
+            models.CheckConstraint(
+                name="pgqueue_limit_range",
+                condition=(Q(max_running__isnull=True) | Q(max_running__gte=0)) & Q(weight__gte=1, weight__lte=1000),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_limit_rate_shape",
+                condition=Q(
+                    rate_per_second__isnull=True, burst__isnull=True, tokens__isnull=True, refilled_at__isnull=True
+                )
+                | Q(rate_per_second__gt=0, burst__gte=1, tokens__isnull=False, refilled_at__isnull=False),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.id
+
+
 class Worker(models.Model):
     """One start of a worker process; a restart is a new row, whatever the host is called."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,12 @@ from .connecting import transaction
 
 PICK_ROUNDS = 5
 """Most rounds of one guarded claim: each passes over the keys that the one before was refused."""
+WALK_STEPS = 16
+"""Tenants, and keys of a tenant, that a round of a guarded claim looks at, beside two for each job it wants."""
+FEW = 8
+"""Where a round proposes fewer, nothing stands behind what it proposes: it reads as many of each."""
+MOST_PLACES = 1_000
+"""Tenants of which a process remembers where a walk over their keys broke off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,41 @@ class Lease:
     run_at: datetime
     args: str | None
     kwargs: str | None
+    replaced_at: datetime | None = None
+    """When a later enqueue last replaced its arguments."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """Where the claims of one source go on: whose turn it is among the tenants, and what came of the last one.
+
+    Kept by the caller between its claims; each process goes its own round.
+    """
+
+    claims: int = 0
+    """Claims that got something. One in `AGEING_EVERY` walks the priorities from the lowest up."""
+    tenant: str = ""
+    used: int = 0
+    """Jobs that the tenant had in its turn. From as many as its weight on, the next one is first."""
+    places: dict[str, str] = field(default_factory=dict)
+    """The key after which to look, of tenants with more keys than one walk looks at."""
+    has_more: bool = False
+    """Whether another claim may find what this one did not: it broke off, or somebody held a lock."""
+
+    def pass_on(self, leases: Sequence[Lease], *, wanted: int, broken_off: Sequence[str]) -> None:
+        """Let the tenants after those served be next; where nobody was left to serve, those after the walk's end."""
+        for lease in leases:
+            tenant = lease.tenant or ""
+            self.used = self.used + 1 if tenant == self.tenant else 1
+            self.tenant = tenant
+        if broken_off and len(leases) < wanted:
+            self.tenant, self.used = broken_off[0], 1_000_000
+
+    def remember(self, places: Mapping[str, str]) -> None:
+        """Go on behind the keys where a walk broke off; from the first again where it came round."""
+        self.places.update(places)
+        while len(self.places) > MOST_PLACES:
+            del self.places[next(iter(self.places))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,50 +118,109 @@ class Horizon:
     queues: frozenset[str]
 
 
-def claim(connection: psycopg.Connection[Any], claimant: Claimant, *, lane: Lane, limit: int) -> list[Lease]:
+def claim(
+    connection: psycopg.Connection[Any], claimant: Claimant, *, lane: Lane, limit: int, turn: Turn | None = None
+) -> list[Lease]:
     """Claim up to `limit` due jobs of one lane in one short transaction.
 
-    The plain lane takes one statement; the others pick rows and lock their keys first, then claim under a
-    new snapshot.
+    The plain lane takes one statement; the others pick rows and lock their limits and keys first, then claim under
+    a new snapshot. `turn` is what the caller keeps between claims of one kind; it is changed.
     """
-    params = {**claimant.params(), "limit": limit, "lane": int(lane)}
+    turn = turn or Turn()
+    settings = conf.current()
+    from_lowest = turn.claims % settings.ageing_every == settings.ageing_every - 1
+    params = {**claimant.params(), "limit": limit, "from_lowest": from_lowest}
     try:
-        return _claim(connection, params, lane)
+        with (
+            transaction(connection, timeout_seconds=settings.claim_timeout_seconds),
+            connection.cursor(row_factory=args_row(Lease)) as cursor,
+        ):
+            if lane is Lane.PLAIN:
+                leases = cursor.execute(load("claim"), params).fetchall()
+            else:
+                leases = _claim_picked(cursor, params, lane, turn)
+            if any(lease.replaced_at for lease in leases):
+                leases = _with_replaced(cursor.connection, leases)
     except psycopg.errors.UniqueViolation:
         # The last line: a second running job of one shard key. It costs this one claim of a guarded lane.
         return []
+    turn.claims += bool(leases)
+    return leases
 
 
-def _claim(connection: psycopg.Connection[Any], params: dict[str, Any], lane: Lane) -> list[Lease]:
-    with (
-        transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
-        connection.cursor(row_factory=args_row(Lease)) as cursor,
-    ):
-        if lane is Lane.PLAIN:
-            return cursor.execute(load("claim"), params).fetchall()
-        return _claim_picked(connection, cursor, params)
+def _with_replaced(connection: psycopg.Connection[Any], leases: list[Lease]) -> list[Lease]:
+    """Read arguments again that an enqueue replaced: its COMMIT may be younger than the claim's snapshot."""
+    ids = [lease.id for lease in leases if lease.replaced_at]
+    rows = connection.execute(load("read_payloads"), {"ids": ids}).fetchall()
+    found = {id: {"args": args, "kwargs": kwargs} for id, args, kwargs in rows}
+    return [replace(lease, **found.get(lease.id, {})) for lease in leases]
 
 
-def _claim_picked(
-    connection: psycopg.Connection[Any], cursor: psycopg.Cursor[Lease], params: dict[str, Any]
-) -> list[Lease]:
-    """Pick and claim in rounds: heads that are locked or paused must not keep the keys behind them waiting."""
+def _claim_picked(cursor: psycopg.Cursor[Lease], params: dict[str, Any], lane: Lane, turn: Turn) -> list[Lease]:
+    """Pick and claim in rounds: heads that are locked or paused must not keep those behind them waiting."""
     claimed: list[Lease] = []
-    refused_ids: list[int] = []
-    refused_keys: list[str] = []
+    refused: list[Pick] = []
     for _ in range(PICK_ROUNDS):
         wanted = params["limit"] - len(claimed)
-        round_params = {**params, "limit": wanted, "refused_ids": refused_ids, "refused_keys": refused_keys}
-        picked = connection.execute(load("pick_laned"), round_params).fetchall()
-        ids = [id for id, _, got in picked if got]
-        got = cursor.execute(load("claim_picked"), {**params, "ids": ids}).fetchall() if ids else []
+        picked = _pick(cursor.connection, {**params, "limit": wanted}, lane, turn, refused)
+        got = _take(cursor, params, picked.heads)
         claimed += got
         taken = {lease.id for lease in got}
-        refused_ids += [id for id, _, _ in picked if id not in taken]
-        refused_keys += [key for id, key, _ in picked if id not in taken and key is not None]
-        if len(claimed) >= params["limit"] or not picked or len(got) == len(picked):
+        refused += [head for head in picked.heads if head.id not in taken]
+        turn.pass_on(got, wanted=wanted, broken_off=picked.broken_off)
+        turn.has_more = bool(picked.broken_off or picked.places or refused)
+        is_whole = not picked.broken_off and not picked.places
+        if len(got) >= wanted or (is_whole and (len(got) == len(picked.heads) or len(picked.heads) < min(wanted, FEW))):
             break
     return claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A job that the first half of a guarded claim proposes, and whether it holds all locks of it."""
+
+    id: int
+    queue_and_key: str | None
+    got: bool
+    limits: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What the first half of a guarded claim proposes, and where it broke off: at a tenant, at keys of tenants."""
+
+    heads: list[Pick]
+    broken_off: list[str]
+    places: dict[str, str]
+
+
+def _pick(
+    connection: psycopg.Connection[Any], params: dict[str, Any], lane: Lane, turn: Turn, refused: Sequence[Pick]
+) -> Picked:
+    statement = "pick_laned" if lane is Lane.LANED else "pick_bound"
+    more = {
+        "lane": int(Lane.PLAIN if lane is Lane.BOUND else lane),
+        "refused_ids": [head.id for head in refused],
+        "refused_keys": [head.queue_and_key for head in refused if head.queue_and_key is not None],
+        "next_tenant": turn.tenant,
+        "used": turn.used,
+        "after_keys": json.dumps(turn.places),
+        "steps": WALK_STEPS + 2 * params["limit"],
+    }
+    end, *rows = connection.execute(load(statement), {**params, **more}).fetchall()
+    _, _, _, _, broken_off, places = end
+    found = Picked([Pick(id, key, got, limits) for id, key, got, _, limits, _ in rows], broken_off, json.loads(places))
+    turn.remember(found.places)
+    return found
+
+
+def _take(cursor: psycopg.Cursor[Lease], params: dict[str, Any], heads: Sequence[Pick]) -> list[Lease]:
+    held = [head for head in heads if head.got]
+    if not held:
+        return []
+    locked = sorted({limit for head in heads for limit in head.limits})
+    params = {**params, "ids": [head.id for head in held], "locked": locked}
+    return cursor.execute(load("claim_picked"), params).fetchall()
 
 
 def look(connection: psycopg.Connection[Any], claimant: Claimant) -> Horizon:

@@ -15,8 +15,8 @@ COUNTED_AT_MOST = 100_000
 class Standing:
     """How many unfinished jobs stand where, and how long the longest of them should have gone on already.
 
-    `name` is one of due, scheduled, queue_paused, task_unknown, key_busy, leased, lease_expired, held, probed,
-    needs_a_person; `overdue_seconds` is None where none is overdue.
+    `name` is one of due, scheduled, queue_paused, jobs_paused, task_unknown, key_busy, key_blocked, limit_reached,
+    rate_spent, leased, lease_expired, held, probed, needs_a_person; `overdue_seconds` is None where none is overdue.
     """
 
     name: str

@@ -9,7 +9,11 @@ from typing import Any
 
 from django.db import connections
 
+from ..exceptions import UniqueKeyBusyError
 from ..sql import load
+
+UNIQUE_ROUNDS = 10
+"""How often a unique key is tried anew when the job that kept others out has ended meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,12 @@ class NewJob:
     """Earliest start; None is now by the database's clock."""
     tenant: str | None = None
     shard_key: str | None = None
+    resource: str | None = None
+    blocks_key: bool | None = None
+    """True where the job, while it is unfinished, keeps younger ones of its key waiting; else None."""
+    unique_key: str | None = None
+    until_started: bool | None = None
+    """True where the unique key keeps others out until the job is first claimed; None is until it has ended."""
     max_run_seconds: int | None = None
     parent_id: int | None = None
 
@@ -43,7 +53,7 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """An operation key that an earlier enqueue spent, on which job, when, and with which arguments."""
+    """A key that an earlier enqueue took, for which job, and when. `digest` is of its arguments, for operation keys."""
 
     id: int
     created_at: datetime
@@ -72,6 +82,39 @@ def insert_once(alias: str, job: NewJob, *, operation_key: str, digest: str) -> 
         return Spent(*cursor.fetchone())
 
 
+def insert_unique(alias: str, job: NewJob, *, replacing: bool) -> Inserted | Spent:
+    """Insert one job under a unique key, or tell which job keeps it out, after `replacing` its arguments.
+
+    Waits for another transaction that inserts or ends a job of the key. Raise `UniqueKeyBusyError` when jobs of the
+    key came and went faster than they could be read.
+    """
+    params = asdict(job)
+    with connections[alias].cursor() as cursor:
+        for _ in range(UNIQUE_ROUNDS):
+            cursor.execute(load("enqueue_unique"), params)
+            if row := cursor.fetchone():
+                return Inserted(*row)
+            cursor.execute(load("replace_waiting" if replacing else "find_unique"), params)
+            if row := cursor.fetchone():
+                return Spent(row[0], row[1], digest="")
+    raise UniqueKeyBusyError(job.task, str(job.unique_key))
+
+
+def insert_in_window(alias: str, job: NewJob, *, window_seconds: float) -> Inserted | Spent:
+    """Insert one job and open a window of its unique key, or tell which job's window has not ended.
+
+    Waits for another transaction that is opening one.
+    """
+    params = {**asdict(job), "window_seconds": window_seconds}
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("enqueue_in_window"), params)
+        if row := cursor.fetchone():
+            return Inserted(*row)
+        cursor.execute(load("find_window"), params)
+        id, created_at = cursor.fetchone()
+        return Spent(id, created_at, digest="")
+
+
 def insert_many(alias: str, jobs: Sequence[NewJob]) -> list[int]:
     """Insert jobs with one statement; return their ids in the same order."""
     params: dict[str, Any] = {
@@ -85,6 +128,8 @@ def insert_many(alias: str, jobs: Sequence[NewJob]) -> list[int]:
         "recoveries": [job.recovery for job in jobs],
         "tenants": [job.tenant for job in jobs],
         "shard_keys": [job.shard_key for job in jobs],
+        "resources": [job.resource for job in jobs],
+        "blocks_keys": [job.blocks_key for job in jobs],
         "args": [job.args for job in jobs],
         "kwargs": [job.kwargs for job in jobs],
     }

@@ -78,13 +78,13 @@ def begin(alias: str, *, lock_timeout_seconds: float) -> None:
 
 
 def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
-    """Lock a job or a queue and return its facts; None when it is gone.
+    """Lock a job, a queue or a row of limits and return its facts; None when it is gone.
 
-    A queue that nobody has acted on gets its row first. Raise `django.db.OperationalError` when somebody else
+    What nobody has acted on, but for a job, gets its row first. Raise `django.db.OperationalError` when somebody else
     holds the row for longer than the bound.
     """
-    if kind == "queue":
-        _execute(alias, "ensure_queue", {"id": id})
+    if kind != "job":
+        _execute(alias, f"ensure_{kind}", {"id": id})
     rows = _execute(alias, f"lock_{kind}", {"id": id if isinstance(id, str) else bigint(id)})
     return rows[0] if rows else None
 
@@ -108,6 +108,15 @@ def is_spent_key(error: IntegrityError) -> bool:
     """Say whether an audit row was refused because its idempotency key had been applied meanwhile."""
     diag = getattr(error.__cause__, "diag", None)
     return getattr(diag, "constraint_name", None) == "pgqueue_action_once"
+
+
+def is_unique_key(error: IntegrityError) -> bool:
+    """Say whether a job was refused because another one of its unique key is there."""
+    diag = getattr(error.__cause__, "diag", None)
+    return getattr(diag, "constraint_name", None) in (
+        "pgqueue_job_unique_until_finished",
+        "pgqueue_job_unique_until_started",
+    )
 
 
 def audit(alias: str, row: AuditRow) -> int:

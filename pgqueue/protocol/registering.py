@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -39,9 +39,24 @@ def register(
     }
     with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
         connection.execute(load("prune_workers"), {"retention_seconds": retention_seconds})
+        connection.execute(load("prune_windows"), {"retention_seconds": retention_seconds})
         row = connection.execute(load("register_worker"), params).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def declare_limits(connection: psycopg.Connection[Any], limits: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write down the limits of the settings. What an operator changed stays as it is.
+
+    `limits` maps a kind and a name, as in `tenant:acme`, to some of `max_running`, `rate_per_second`, `burst` (by
+    default 1 where there is a rate) and `weight`.
+    """
+    with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
+        connection.execute(load("forget_limits"), {"ids": sorted(limits)})
+        for id, bounds in sorted(limits.items()):
+            burst = {"burst": 1} if "rate_per_second" in bounds else {}
+            params = {**dict.fromkeys(conf.BOUNDS), "weight": 1, **burst, **bounds, "id": id}
+            connection.execute(load("declare_limit"), params)
 
 
 def beat(connection: psycopg.Connection[Any], *, worker_id: int, draining: bool, stopped: bool = False) -> None:

@@ -36,7 +36,9 @@ def claim_one(connection: psycopg.Connection[Any], claimant: Claimant, id: int) 
         transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
         connection.cursor(row_factory=args_row(Lease)) as cursor,
     ):
-        return cursor.execute(load("claim_picked"), {**claimant.params(), "ids": [id]}).fetchone()
+        # No limits are locked, and so none is refused for not being locked.
+        params = {**claimant.params(), "ids": [id], "locked": None}
+        return cursor.execute(load("claim_picked"), params).fetchone()
 
 
 def _wanted(tasks: Sequence[str], queues: Sequence[str] | None) -> dict[str, Any]:

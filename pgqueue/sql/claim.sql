@@ -1,11 +1,13 @@
 -- Claim due jobs of the plain lane.
 -- Transition: pending, retrying -> running.
 -- Guard: the row is still waiting, of this lane and queue, due, of a task this worker knows; nobody holds
--- its lock; its queue is not paused in the snapshot of this statement, so that a pause holds for every
--- claim begun after its commit.
--- Order: priority from high to low, then run_at, then id. Queues of one priority take turns by chance.
--- The walk over live (queue, priority) levels keeps future rows of a higher priority out of the way, and
--- rows are locked one by one under the outer LIMIT: no sort stands above the lock, none is locked in vain.
+-- its lock; its queue is not paused; neither its queue nor its task is bound in the snapshot of this statement, so
+-- that a pause or a limit holds for every claim begun after its commit. What is bound, `pick_bound.sql` proposes.
+-- Order: priority from high to low, or from the lowest up; queues of one priority take turns by chance, and tasks of
+-- one queue and priority by the age of their oldest due job; then run_at, then id.
+-- The walk over live (queue, priority, task) groups keeps future rows of a higher priority, and rows of tasks that
+-- are unknown here, out of the way; rows are locked one by one under the outer LIMIT: no sort stands above the lock,
+-- none is locked in vain.
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload, in that order.
 WITH RECURSIVE waiting (queue) AS (
@@ -23,8 +25,8 @@ WITH RECURSIVE waiting (queue) AS (
     FROM waiting
     WHERE waiting.queue IS NOT NULL
 ),
-served (queue) AS (
-    SELECT named.queue
+served (queue, turn) AS (
+    SELECT named.queue, random()
     FROM (
         SELECT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL
         UNION
@@ -38,16 +40,22 @@ served (queue) AS (
                 AND paused.paused_at IS NOT NULL
                 AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
         )
+        AND NOT EXISTS (
+            SELECT
+            FROM pgqueue_limit AS bound
+            WHERE bound.id = 'queue:' || named.queue
+                AND (bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL)
+        )
 ),
-levels (queue, priority) AS (
-    SELECT served.queue, (
+levels (queue, turn, priority) AS (
+    SELECT served.queue, served.turn, (
         SELECT max(job.priority)
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = served.queue
     )
     FROM served
     UNION ALL
-    SELECT levels.queue, (
+    SELECT levels.queue, levels.turn, (
         SELECT max(job.priority)
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = levels.queue
@@ -56,13 +64,49 @@ levels (queue, priority) AS (
     FROM levels
     WHERE levels.priority IS NOT NULL
 ),
+groups (queue, turn, priority, task) AS (
+    SELECT levels.queue, levels.turn, levels.priority, (
+        SELECT min(job.task)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = levels.queue
+            AND job.priority = levels.priority
+    )
+    FROM levels
+    WHERE levels.priority IS NOT NULL
+    UNION ALL
+    SELECT groups.queue, groups.turn, groups.priority, (
+        SELECT min(job.task)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = groups.queue
+            AND job.priority = groups.priority AND job.task > groups.task
+    )
+    FROM groups
+    WHERE groups.task IS NOT NULL
+),
+free (queue, turn, priority, task, first_at) AS MATERIALIZED (
+    SELECT groups.queue, groups.turn, groups.priority, groups.task, (
+        SELECT min(job.run_at)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = groups.queue
+            AND job.priority = groups.priority AND job.task = groups.task
+    )
+    FROM groups
+    WHERE groups.task = ANY (%(tasks)s::text[])
+        AND NOT EXISTS (
+            SELECT
+            FROM pgqueue_limit AS bound
+            WHERE bound.id = 'task:' || groups.task
+                AND (bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL)
+        )
+),
 candidates AS MATERIALIZED (
     SELECT due.id
     FROM (
-        SELECT levels.queue, levels.priority
-        FROM levels
-        WHERE levels.priority IS NOT NULL
-        ORDER BY levels.priority DESC, random()
+        SELECT free.queue, free.priority, free.task
+        FROM free
+        WHERE free.first_at <= statement_timestamp()
+        ORDER BY
+            CASE WHEN %(from_lowest)s::bool THEN free.priority ELSE -free.priority END, free.turn, free.first_at
     ) AS level
     CROSS JOIN LATERAL (
         SELECT job.id
@@ -71,8 +115,8 @@ candidates AS MATERIALIZED (
             AND job.lane = 0
             AND job.queue = level.queue
             AND job.priority = level.priority
+            AND job.task = level.task
             AND job.run_at <= statement_timestamp()
-            AND job.task = ANY (%(tasks)s::text[])
         ORDER BY job.run_at, job.id
         LIMIT %(limit)s::int
         FOR NO KEY UPDATE SKIP LOCKED
@@ -92,13 +136,13 @@ claimed AS (
     RETURNING
         job.id, job.worker_id, job.fence, job.version, job.queue, job.task, job.priority, job.lane, job.attempts,
         job.max_attempts, job.lease_losses, job.max_run_seconds, job.recovery, job.tenant, job.shard_key,
-        job.operation_key, job.created_at, job.run_at
+        job.operation_key, job.created_at, job.run_at, job.replaced_at
 )
 SELECT
     claimed.id, claimed.worker_id, claimed.fence, claimed.version, claimed.queue, claimed.task, claimed.priority,
     claimed.lane, claimed.attempts, claimed.max_attempts, claimed.lease_losses, claimed.max_run_seconds,
     claimed.recovery, claimed.tenant, claimed.shard_key, claimed.operation_key, claimed.created_at, claimed.run_at,
-    payload.args::text AS args, payload.kwargs::text AS kwargs
+    payload.args::text AS args, payload.kwargs::text AS kwargs, claimed.replaced_at
 FROM claimed
 LEFT JOIN pgqueue_jobpayload AS payload ON payload.job_id = claimed.id
 ORDER BY claimed.priority DESC, claimed.run_at, claimed.id

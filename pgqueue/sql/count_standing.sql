@@ -16,8 +16,47 @@ busy (queue, shard_key) AS MATERIALIZED (
     FROM pgqueue_job AS job
     WHERE job.state = 'running' AND job.shard_key IS NOT NULL
 ),
+running (counts) AS MATERIALIZED (
+    SELECT COALESCE(jsonb_object_agg(counted.id, counted.jobs), '{}'::jsonb)
+    FROM (
+        SELECT named.id, count(*) AS jobs
+        FROM pgqueue_job AS job
+        CROSS JOIN LATERAL unnest(
+            ARRAY[
+                'queue:' || job.queue, 'task:' || job.task, 'tenant:' || job.tenant, 'resource:' || job.resource
+            ]
+        ) AS named (id)
+        WHERE job.state = 'running' AND named.id IS NOT NULL
+        GROUP BY named.id
+    ) AS counted
+),
+paused (id) AS MATERIALIZED (
+    SELECT bound.id
+    FROM pgqueue_limit AS bound
+    WHERE bound.paused_at IS NOT NULL AND (bound.paused_until IS NULL OR bound.paused_until > statement_timestamp())
+),
+full_up (id) AS MATERIALIZED (
+    SELECT bound.id
+    FROM pgqueue_limit AS bound
+    CROSS JOIN running
+    WHERE bound.max_running <= COALESCE((running.counts ->> bound.id)::int, 0)
+),
+spent (id) AS MATERIALIZED (
+    SELECT bound.id
+    FROM pgqueue_limit AS bound
+    WHERE bound.tokens
+        + bound.rate_per_second * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0) < 1
+),
+blocked (queue, shard_key, id) AS MATERIALIZED (
+    SELECT job.queue, job.shard_key, min(job.id)
+    FROM pgqueue_job AS job
+    WHERE job.blocks_key AND job.state IN ('pending', 'retrying', 'running', 'paused', 'unknown')
+    GROUP BY job.queue, job.shard_key
+),
 waiting AS MATERIALIZED (
-    SELECT job.queue, job.task, job.shard_key, job.run_at
+    SELECT
+        job.queue, job.task, job.shard_key, job.run_at, job.id, 'tenant:' || job.tenant AS tenant_id,
+        'resource:' || job.resource AS resource_id, 'task:' || job.task AS task_id, 'queue:' || job.queue AS queue_id
     FROM pgqueue_job AS job
     WHERE job.state IN ('pending', 'retrying')
     LIMIT %(cap)s::int
@@ -27,12 +66,28 @@ standings (standing, since) AS (
         CASE
             WHEN waiting.run_at > statement_timestamp() THEN 'scheduled'
             WHEN waiting.queue IN (SELECT stopped.queue FROM stopped) THEN 'queue_paused'
+            WHEN waiting.tenant_id IN (SELECT paused.id FROM paused)
+                OR waiting.task_id IN (SELECT paused.id FROM paused)
+                OR waiting.resource_id IN (SELECT paused.id FROM paused)
+                THEN 'jobs_paused'
             WHEN waiting.task NOT IN (SELECT known.task FROM known) THEN 'task_unknown'
             WHEN (waiting.queue, waiting.shard_key) IN (SELECT busy.queue, busy.shard_key FROM busy) THEN 'key_busy'
+            WHEN blocked.id < waiting.id THEN 'key_blocked'
+            WHEN waiting.tenant_id IN (SELECT full_up.id FROM full_up)
+                OR waiting.task_id IN (SELECT full_up.id FROM full_up)
+                OR waiting.resource_id IN (SELECT full_up.id FROM full_up)
+                OR waiting.queue_id IN (SELECT full_up.id FROM full_up)
+                THEN 'limit_reached'
+            WHEN waiting.tenant_id IN (SELECT spent.id FROM spent)
+                OR waiting.task_id IN (SELECT spent.id FROM spent)
+                OR waiting.resource_id IN (SELECT spent.id FROM spent)
+                OR waiting.queue_id IN (SELECT spent.id FROM spent)
+                THEN 'rate_spent'
             ELSE 'due'
         END,
         waiting.run_at
     FROM waiting
+    LEFT JOIN blocked ON blocked.queue = waiting.queue AND blocked.shard_key = waiting.shard_key
     UNION ALL
     SELECT
         CASE WHEN job.lease_until > statement_timestamp() THEN 'leased' ELSE 'lease_expired' END, job.lease_until

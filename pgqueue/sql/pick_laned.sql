@@ -1,29 +1,34 @@
--- Choose due jobs of a guarded lane and lock their shard keys; first half of a laned claim.
--- One transaction with `claim_picked.sql`, which decides under a new snapshot: this statement only proposes.
+-- Choose due jobs that name a tenant, a shard key or a resource, and lock their limits and keys; first half of a
+-- laned claim. One transaction with `claim_picked.sql`, which decides under a new snapshot: this one only proposes.
 -- Guard: at most one row per (queue, shard_key), none while a job of the key runs or an older one waits that
--- has lost its lease, and only with the key's transaction lock, which is tried and never waited for.
--- Busy keys and recovered jobs are read once and hashed: looked up row by row, 100,000 jobs of a busy key in front
--- cost a claim five times as much.
--- Keys that an earlier round of the same claim was refused are left out, so that they do not stand in the way.
--- Returns: id, queue and key of the heads looked at, and whether the key's lock was got; nothing else is locked.
+-- has lost its lease, and only with the locks of its limits and the key's transaction lock, which are tried and never
+-- waited for.
+-- Order: priority from high to low, or from the lowest up; then tenants in turn, each with as many rows as it has
+-- weight, from the tenant on that is next; a tenant's keys in turn too; then run_at, then id.
+-- The walk goes from one (tenant, key, task, resource) to the next by the index, so that a hundred thousand rows of a
+-- tenant or a key that may not run cost one step. It takes so many steps and no more; where it broke off, the next
+-- one goes on.
+-- Returns: id, queue and key of the heads looked at, whether all locks were got, and the limits locked. First a row
+-- without id: the tenant where a walk over tenants broke off, and by tenant the key where one over its keys did.
 WITH RECURSIVE waiting (queue) AS (
     (
         SELECT min(job.queue)
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND %(queues)s::text[] IS NULL
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+            AND job.priority >= -100 AND %(queues)s::text[] IS NULL
     )
     UNION ALL
     SELECT (
         SELECT min(job.queue)
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint
-            AND job.queue > waiting.queue
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+            AND job.priority >= -100 AND job.queue > waiting.queue
     )
     FROM waiting
     WHERE waiting.queue IS NOT NULL
 ),
-served (queue) AS (
-    SELECT named.queue
+served (queue, turn) AS (
+    SELECT named.queue, random()
     FROM (
         SELECT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL
         UNION
@@ -38,94 +43,399 @@ served (queue) AS (
                 AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
         )
 ),
-levels (queue, priority) AS (
-    SELECT served.queue, (
+levels (queue, turn, priority) AS (
+    SELECT served.queue, served.turn, (
         SELECT max(job.priority)
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = served.queue
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+            AND job.priority >= -100 AND job.queue = served.queue
     )
     FROM served
     UNION ALL
-    SELECT levels.queue, (
+    SELECT levels.queue, levels.turn, (
         SELECT max(job.priority)
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint
-            AND job.queue = levels.queue AND job.priority < levels.priority
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+            AND job.priority >= -100 AND job.queue = levels.queue
+            AND job.priority < levels.priority
     )
     FROM levels
     WHERE levels.priority IS NOT NULL
 ),
-busy (queue, shard_key) AS MATERIALIZED (
-    SELECT job.queue, job.shard_key
-    FROM pgqueue_job AS job
-    WHERE job.state = 'running' AND job.shard_key IS NOT NULL
+running (counts) AS MATERIALIZED (
+    SELECT CASE
+        WHEN EXISTS (SELECT FROM pgqueue_limit AS bound WHERE bound.max_running IS NOT NULL) THEN (
+            SELECT COALESCE(jsonb_object_agg(counted.id, counted.jobs), '{}'::jsonb)
+            FROM (
+                SELECT named.id, count(*) AS jobs
+                FROM pgqueue_job AS job
+                CROSS JOIN LATERAL unnest(
+                    ARRAY[
+                        'queue:' || job.queue, 'task:' || job.task, 'tenant:' || job.tenant,
+                        'resource:' || job.resource
+                    ]
+                ) AS named (id)
+                WHERE job.state = 'running' AND named.id IS NOT NULL
+                GROUP BY named.id
+            ) AS counted
+        )
+    END
+),
+ahead (queue, turn, priority, tenant, step) AS (
+    SELECT levels.queue, levels.turn, levels.priority, (
+        SELECT min(COALESCE(job.tenant, ''))
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+            AND job.priority >= -100 AND job.queue = levels.queue
+            AND job.priority = levels.priority AND COALESCE(job.tenant, '') >= %(next_tenant)s::text
+    ), 1
+    FROM levels
+    WHERE levels.priority IS NOT NULL
+    UNION ALL
+    SELECT ahead.queue, ahead.turn, ahead.priority, (
+        SELECT min(COALESCE(job.tenant, ''))
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100 AND job.queue = ahead.queue
+            AND job.priority = ahead.priority AND COALESCE(job.tenant, '') > ahead.tenant
+    ), ahead.step + 1
+    FROM ahead
+    WHERE ahead.tenant IS NOT NULL AND ahead.step < %(steps)s::int
+),
+behind (queue, turn, priority, tenant, step) AS (
+    SELECT ahead.queue, ahead.turn, ahead.priority, (
+        SELECT min(COALESCE(job.tenant, ''))
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100 AND job.queue = ahead.queue
+            AND job.priority = ahead.priority AND COALESCE(job.tenant, '') < %(next_tenant)s::text
+    ), ahead.step
+    FROM ahead
+    WHERE ahead.tenant IS NULL
+    UNION ALL
+    SELECT behind.queue, behind.turn, behind.priority, (
+        SELECT min(COALESCE(job.tenant, ''))
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+            AND job.priority >= -100 AND job.queue = behind.queue
+            AND job.priority = behind.priority AND COALESCE(job.tenant, '') > behind.tenant
+            AND COALESCE(job.tenant, '') < %(next_tenant)s::text
+    ), behind.step + 1
+    FROM behind
+    WHERE behind.tenant IS NOT NULL AND behind.step < %(steps)s::int
+),
+tenants AS MATERIALIZED (
+    SELECT
+        ring.queue, ring.turn, ring.priority, ring.tenant, ring.lap, ring.step,
+        COALESCE(bound.weight, 1) AS weight,
+        CASE WHEN bound.id IS NOT NULL THEN CASE
+            WHEN bound.paused_at IS NOT NULL
+                AND (bound.paused_until IS NULL OR bound.paused_until > statement_timestamp())
+                THEN 0
+            ELSE LEAST(
+                bound.max_running - COALESCE((running.counts ->> bound.id)::int, 0),
+                floor(
+                    LEAST(
+                        bound.burst,
+                        bound.tokens
+                        + bound.rate_per_second
+                        * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0)
+                    )
+                )::int
+            )
+        END END AS free
+    FROM (
+        SELECT ahead.queue, ahead.turn, ahead.priority, ahead.tenant, 0 AS lap, ahead.step FROM ahead
+        UNION ALL
+        SELECT behind.queue, behind.turn, behind.priority, behind.tenant, 1, behind.step FROM behind
+    ) AS ring
+    CROSS JOIN running
+    LEFT JOIN pgqueue_limit AS bound ON bound.id = 'tenant:' || ring.tenant
+    WHERE ring.tenant IS NOT NULL
+),
+shares AS MATERIALIZED (
+    SELECT
+        tenants.queue, tenants.turn, tenants.priority, tenants.tenant, tenants.weight, tenants.free,
+        CASE
+            WHEN tenants.tenant = %(next_tenant)s::text AND %(used)s::int >= tenants.weight THEN 2 ELSE tenants.lap
+        END AS lap,
+        CASE
+            WHEN tenants.tenant = %(next_tenant)s::text AND %(used)s::int < tenants.weight THEN %(used)s::int ELSE 0
+        END AS used,
+        GREATEST(
+            8, tenants.weight,
+            2 * %(limit)s::int / count(*) OVER (PARTITION BY tenants.queue, tenants.priority)
+        )::int AS most,
+        GREATEST(8, %(steps)s::int / count(*) OVER (PARTITION BY tenants.queue, tenants.priority))::int AS steps
+    FROM tenants
+    WHERE COALESCE(tenants.free, 1) > 0
+),
+groups AS MATERIALIZED (
+    SELECT
+        shares.queue, shares.turn, shares.priority, shares.tenant, shares.weight, shares.lap, shares.used,
+        shares.most, walk.shard_key, walk.task, walk.resource,
+        walk.step >= shares.steps AS is_last
+    FROM shares
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE ahead (shard_key, task, resource, step) AS (
+            (
+                SELECT COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''), 1
+                FROM pgqueue_job AS job
+                WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+                    AND job.priority >= -100 AND job.queue = shares.queue
+                    AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
+                    AND COALESCE(job.shard_key, '') > COALESCE(%(after_keys)s::jsonb ->> shares.tenant, '')
+                ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
+                LIMIT 1
+            )
+            UNION ALL
+            SELECT next.shard_key, next.task, next.resource, ahead.step + 1
+            FROM ahead
+            CROSS JOIN LATERAL (
+                SELECT COALESCE(job.shard_key, '') AS shard_key, job.task, COALESCE(job.resource, '') AS resource
+                FROM pgqueue_job AS job
+                WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+                    AND job.priority >= -100 AND job.queue = shares.queue
+                    AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
+                    AND (COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''))
+                    > (ahead.shard_key, ahead.task, ahead.resource)
+                ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
+                LIMIT 1
+            ) AS next
+            WHERE ahead.step < shares.steps
+        ),
+        behind (shard_key, task, resource, step) AS (
+            (
+                SELECT COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''), 1
+                FROM pgqueue_job AS job
+                WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+                    AND job.priority >= -100 AND job.queue = shares.queue
+                    AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
+                    AND COALESCE(job.shard_key, '') <= COALESCE(%(after_keys)s::jsonb ->> shares.tenant, '')
+                    AND NOT EXISTS (SELECT FROM ahead WHERE ahead.step >= shares.steps)
+                ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
+                LIMIT 1
+            )
+            UNION ALL
+            SELECT next.shard_key, next.task, next.resource, behind.step + 1
+            FROM behind
+            CROSS JOIN LATERAL (
+                SELECT COALESCE(job.shard_key, '') AS shard_key, job.task, COALESCE(job.resource, '') AS resource
+                FROM pgqueue_job AS job
+                WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
+                    AND job.priority >= -100 AND job.queue = shares.queue
+                    AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
+                    AND (COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''))
+                    > (behind.shard_key, behind.task, behind.resource)
+                    AND COALESCE(job.shard_key, '') <= COALESCE(%(after_keys)s::jsonb ->> shares.tenant, '')
+                ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
+                LIMIT 1
+            ) AS next
+            WHERE behind.step < shares.steps
+        )
+        SELECT ahead.shard_key, ahead.task, ahead.resource, ahead.step FROM ahead
+        UNION ALL
+        SELECT behind.shard_key, behind.task, behind.resource, behind.step FROM behind
+    ) AS walk
 ),
 recovered (queue, shard_key, id) AS MATERIALIZED (
     SELECT job.queue, job.shard_key, job.id
     FROM pgqueue_job AS job
     WHERE job.state IN ('pending', 'retrying') AND job.lane = 2 AND job.shard_key IS NOT NULL
 ),
-candidates AS MATERIALIZED (
-    SELECT due.id, due.queue, due.shard_key, row_number() OVER () AS place
-    FROM (
-        SELECT levels.queue, levels.priority
-        FROM levels
-        WHERE levels.priority IS NOT NULL
-        ORDER BY levels.priority DESC, random()
-    ) AS level
-    CROSS JOIN LATERAL (
-        SELECT job.id, job.queue, job.shard_key
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying')
-            AND job.lane = %(lane)s::smallint
-            AND job.queue = level.queue
-            AND job.priority = level.priority
-            AND job.run_at <= statement_timestamp()
-            AND job.task = ANY (%(tasks)s::text[])
-            AND job.id <> ALL (%(refused_ids)s::bigint[])
-            AND (
-                job.shard_key IS NULL
-                OR job.queue || chr(31) || job.shard_key <> ALL (%(refused_keys)s::text[])
-            )
-            AND (
-                job.shard_key IS NULL
-                OR (
-                    (job.queue, job.shard_key) NOT IN (SELECT busy.queue, busy.shard_key FROM busy)
-                    AND (
-                        (job.queue, job.shard_key) NOT IN (
-                            SELECT recovered.queue, recovered.shard_key FROM recovered
-                        )
-                        OR NOT EXISTS (
-                            SELECT
-                            FROM recovered
-                            WHERE recovered.queue = job.queue
-                                AND recovered.shard_key = job.shard_key
-                                AND recovered.id < job.id
-                        )
+limits (id, free) AS MATERIALIZED (
+    SELECT bound.id, CASE
+            WHEN bound.paused_at IS NOT NULL
+                AND (bound.paused_until IS NULL OR bound.paused_until > statement_timestamp())
+                THEN 0
+            ELSE LEAST(
+                bound.max_running - COALESCE((running.counts ->> bound.id)::int, 0),
+                floor(
+                    LEAST(
+                        bound.burst,
+                        bound.tokens
+                        + bound.rate_per_second
+                        * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0)
                     )
-                )
+                )::int
             )
+        END
+    FROM (
+        SELECT 'queue:' || groups.queue FROM groups
+        UNION
+        SELECT 'task:' || groups.task FROM groups
+        UNION
+        SELECT 'resource:' || groups.resource FROM groups
+        UNION
+        SELECT 'tenant:' || groups.tenant FROM groups
+    ) AS named (id)
+    JOIN pgqueue_limit AS bound ON bound.id = named.id
+    CROSS JOIN running
+    WHERE bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL
+),
+slots (free) AS MATERIALIZED (
+    SELECT COALESCE(jsonb_object_agg(limits.id, COALESCE(limits.free, 1000000)), '{}'::jsonb)
+    FROM limits
+),
+due AS MATERIALIZED (
+    SELECT
+        groups.queue, groups.turn, groups.priority, groups.tenant, groups.weight, groups.lap, groups.used,
+        NULLIF(groups.shard_key, '') AS shard_key, row.id, row.run_at, row.task, row.resource
+    FROM groups
+    CROSS JOIN slots
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.run_at, job.task, job.resource, job.queue, job.shard_key
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100
+            AND job.queue = groups.queue
+            AND job.priority = groups.priority
+            AND COALESCE(job.tenant, '') = groups.tenant
+            AND COALESCE(job.shard_key, '') = groups.shard_key
+            AND job.task = groups.task
+            AND COALESCE(job.resource, '') = groups.resource
+            AND job.run_at <= statement_timestamp()
+            AND job.id <> ALL (%(refused_ids)s::bigint[])
         ORDER BY job.run_at, job.id
-        LIMIT 200
-    ) AS due
-    LIMIT 200
+        LIMIT CASE WHEN groups.shard_key = '' THEN groups.most ELSE 1 END
+    ) AS head
+    CROSS JOIN LATERAL (
+        SELECT first.id, first.run_at, first.task, first.resource
+        FROM (
+            SELECT job.id, job.run_at, job.task, job.resource, job.state, job.lane, job.queue, job.shard_key
+            FROM pgqueue_job AS job
+            WHERE job.id = COALESCE(
+                (
+                    SELECT min(older.id)
+                    FROM pgqueue_job AS older
+                    WHERE older.blocks_key
+                        AND older.state IN ('pending', 'retrying', 'running', 'paused', 'unknown')
+                        AND older.queue = head.queue
+                        AND older.shard_key = head.shard_key
+                        AND older.id < head.id
+                ),
+                head.id
+            )
+            OFFSET 0
+        ) AS first
+        WHERE first.state IN ('pending', 'retrying')
+            AND first.lane = 1
+            AND first.run_at <= statement_timestamp()
+            AND first.task = ANY (%(tasks)s::text[])
+    ) AS row
+    WHERE groups.task = ANY (%(tasks)s::text[])
+        AND COALESCE((slots.free ->> ('queue:' || groups.queue))::int, 1) > 0
+        AND COALESCE((slots.free ->> ('task:' || groups.task))::int, 1) > 0
+        AND COALESCE((slots.free ->> ('resource:' || groups.resource))::int, 1) > 0
+        AND groups.queue || chr(31) || groups.shard_key <> ALL (%(refused_keys)s::text[])
+        AND NOT EXISTS (
+            SELECT
+            FROM pgqueue_job AS busy
+            WHERE busy.state = 'running' AND busy.queue = groups.queue AND busy.shard_key = groups.shard_key
+        )
+        AND (
+            (groups.queue, groups.shard_key) NOT IN (SELECT recovered.queue, recovered.shard_key FROM recovered)
+            OR NOT EXISTS (
+                SELECT
+                FROM recovered
+                WHERE recovered.queue = groups.queue
+                    AND recovered.shard_key = groups.shard_key
+                    AND recovered.id < row.id
+            )
+        )
 ),
 heads AS MATERIALIZED (
-    SELECT DISTINCT ON (candidates.queue, COALESCE(candidates.shard_key, candidates.id::text))
-        candidates.id, candidates.queue, candidates.shard_key, candidates.place
-    FROM candidates
-    ORDER BY candidates.queue, COALESCE(candidates.shard_key, candidates.id::text), candidates.place
+    SELECT DISTINCT ON (due.queue, COALESCE(due.shard_key, due.id::text))
+        due.queue, due.turn, due.priority, due.tenant, due.weight, due.lap, due.used, due.shard_key, due.id, due.run_at,
+        due.task, due.resource
+    FROM due
+    ORDER BY due.queue, COALESCE(due.shard_key, due.id::text), due.priority DESC, due.run_at, due.id
+),
+shared AS MATERIALIZED (
+    SELECT
+        heads.queue, heads.tenant, heads.shard_key, heads.id, heads.task, heads.resource,
+        row_number() OVER (
+            ORDER BY
+                CASE WHEN %(from_lowest)s::bool THEN heads.priority ELSE -heads.priority END, heads.round, heads.turn,
+                heads.lap, heads.tenant, heads.run_at, heads.id
+        ) AS place
+    FROM (
+        SELECT
+            heads.queue, heads.turn, heads.priority, heads.tenant, heads.lap, heads.shard_key, heads.id, heads.run_at,
+            heads.task, heads.resource,
+            (
+                row_number() OVER (
+                    PARTITION BY heads.queue, heads.priority, heads.tenant ORDER BY heads.run_at, heads.id
+                ) + heads.used - 1
+            ) / heads.weight AS round
+        FROM heads
+    ) AS heads
 ),
 chosen AS MATERIALIZED (
-    SELECT heads.id, heads.queue, heads.shard_key, heads.place
-    FROM heads
-    ORDER BY heads.place
+    SELECT ranked.id, ranked.queue, ranked.tenant, ranked.shard_key, ranked.place, ranked.ids
+    FROM (
+        SELECT
+            shared.id, shared.queue, shared.tenant, shared.shard_key, shared.place, shared.task, shared.resource,
+            ARRAY[
+                'queue:' || shared.queue, 'task:' || shared.task, 'tenant:' || shared.tenant,
+                'resource:' || shared.resource
+            ] AS ids,
+            row_number() OVER (PARTITION BY shared.queue ORDER BY shared.place) AS queue_rank,
+            row_number() OVER (PARTITION BY shared.task ORDER BY shared.place) AS task_rank,
+            row_number() OVER (PARTITION BY shared.tenant ORDER BY shared.place) AS tenant_rank,
+            row_number() OVER (PARTITION BY shared.resource ORDER BY shared.place) AS resource_rank
+        FROM shared
+    ) AS ranked
+    CROSS JOIN slots
+    WHERE ranked.queue_rank <= COALESCE((slots.free ->> ranked.ids[1])::int, 1000000)
+        AND ranked.task_rank <= COALESCE((slots.free ->> ranked.ids[2])::int, 1000000)
+        AND ranked.tenant_rank <= COALESCE((slots.free ->> ranked.ids[3])::int, 1000000)
+        AND ranked.resource_rank <= COALESCE((slots.free ->> ranked.ids[4])::int, 1000000)
+    ORDER BY ranked.place
     LIMIT %(limit)s::int
+),
+locked AS MATERIALIZED (
+    SELECT bound.id
+    FROM pgqueue_limit AS bound
+    WHERE bound.id IN (
+            SELECT named.id
+            FROM chosen
+            CROSS JOIN unnest(chosen.ids) AS named (id)
+            WHERE named.id IN (SELECT limits.id FROM limits)
+        )
+    ORDER BY bound.id
+    FOR NO KEY UPDATE SKIP LOCKED
 )
-SELECT
-    chosen.id,
-    chosen.queue || chr(31) || chosen.shard_key AS queue_and_key,
-    chosen.shard_key IS NULL
-        OR pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0)) AS got
-FROM chosen
-ORDER BY chosen.place
+(
+    SELECT
+        NULL::bigint AS id, NULL::text AS queue_and_key, false AS got, 0 AS place,
+        ARRAY(
+            SELECT tenants.tenant
+            FROM tenants
+            WHERE tenants.step >= %(steps)s::int
+            ORDER BY tenants.priority DESC, tenants.lap DESC, tenants.step DESC
+            LIMIT 1
+        ) AS limits,
+        (
+            SELECT COALESCE(jsonb_object_agg(groups.tenant, groups.shard_key), '{}'::jsonb)::text
+            FROM groups
+            WHERE groups.is_last
+        ) AS broken_off
+)
+UNION ALL
+(
+    SELECT
+        chosen.id,
+        chosen.queue || chr(31) || chosen.shard_key AS queue_and_key,
+        NOT EXISTS (
+            SELECT
+            FROM unnest(chosen.ids) AS named (id)
+            WHERE named.id IN (SELECT limits.id FROM limits) AND named.id NOT IN (SELECT locked.id FROM locked)
+        )
+        AND (
+            chosen.shard_key IS NULL
+            OR pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))
+        ) AS got,
+        chosen.place,
+        ARRAY(SELECT locked.id FROM locked WHERE locked.id = ANY (chosen.ids)),
+        NULL::text
+    FROM chosen
+)
+ORDER BY place

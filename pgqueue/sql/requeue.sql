@@ -9,7 +9,7 @@ SET state = 'pending',
     run_at = statement_timestamp() + make_interval(secs => %(delay_seconds)s::float8),
     max_attempts = GREATEST(job.max_attempts, job.attempts + 1),
     lease_losses = 0,
-    lane = CASE WHEN job.tenant IS NULL AND job.shard_key IS NULL THEN 0 ELSE 1 END,
+    lane = CASE WHEN job.tenant IS NULL AND job.shard_key IS NULL AND job.resource IS NULL THEN 0 ELSE 1 END,
     stop_requested_at = NULL,
     started_at = NULL,
     finished_at = NULL

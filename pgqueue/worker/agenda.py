@@ -25,6 +25,9 @@ REST_RATIO = 20
 that it read in vain, those of the other pool, may be a million."""
 SLOW_CLAIM_SECONDS = 0.01
 
+GUARDED = (Lane.LANED, Lane.BOUND)
+"""Lanes of which an ending may free a slot for others."""
+
 Counts = Mapping[Pool, int]
 """How many leases are held for each pool."""
 
@@ -94,13 +97,20 @@ class Agenda:
         else:
             self._due |= self._sources(lane)
 
-    def get(self, source: Source, leases: list[Lease], *, asked: int, took_seconds: float = 0.0) -> None:
-        """A claim answered. Fewer than asked: the source is empty, and a look tells until when."""
+    def get(
+        self, source: Source, leases: list[Lease], *, asked: int, took_seconds: float = 0.0, has_more: bool = False
+    ) -> None:
+        """A claim answered. Fewer than asked: the source is empty, and a look tells until when.
+
+        One that has more broke off, or met the locks of another claim: it is asked again in a moment.
+        """
         self._moved_at = self._clock()
         if self._left is not None:
             self._left -= len(leases)
         if source is ALONE:
             self._get_alone(leases)
+        elif len(leases) < asked and has_more:
+            self._resting_until[source] = self._clock() + SHORTEST_NAP_SECONDS
         elif len(leases) < asked:
             self._due.discard(source)
             if len(self._paces) > 1 and took_seconds >= SLOW_CLAIM_SECONDS:
@@ -118,8 +128,8 @@ class Agenda:
             self._alone_not_before = self._clock() + ending.run_seconds
         if ending.kind is EndingKind.RETRY:
             self._look_within(ending.delay_seconds)
-        elif lease.lane == Lane.LANED:
-            self._due |= self._sources(Lane.LANED)
+        elif lease.lane in GUARDED:
+            self._due |= self._sources(Lane(lease.lane))
 
     def give_back(self) -> None:
         """Waiting leases were given back: jobs run longer than they did."""
@@ -207,7 +217,7 @@ class Agenda:
             return ()
         if self._alone_is_next():
             return () if sum(held.values()) else (ALONE,)
-        order = (Lane.LANED, Lane.PLAIN) if self._laned_first else (Lane.PLAIN, Lane.LANED)
+        order = (*GUARDED, Lane.PLAIN) if self._laned_first else (Lane.PLAIN, *GUARDED)
         candidates = (Source(lane, pool) for lane in order for pool in self._paces)
         return tuple(source for source in candidates if source in self._due and not self._rests(source))
 

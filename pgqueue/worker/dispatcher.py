@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ import psycopg
 from .. import conf
 from ..backoff import delay_seconds
 from ..holding import Held, Holdings, boot_seconds
-from ..protocol.claiming import Claimant, claim, find_unheard, look
+from ..protocol.claiming import Claimant, Turn, claim, find_unheard, look
 from ..protocol.connecting import connect
 from ..protocol.listening import wake
 from ..protocol.registering import name_queue
@@ -82,6 +83,7 @@ class Dispatcher:
             notify_window_seconds=settings.notify_window_seconds,
             max_jobs=options.max_jobs,
         )
+        self._turns: defaultdict[Source, Turn] = defaultdict(Turn)
         self._connection: psycopg.Connection[Any] | None = None
         self._failures = 0
         self._endings: list[Ending] = []
@@ -232,8 +234,10 @@ class Dispatcher:
         if limit == 0:
             return []
         asked_at = boot_seconds()
-        leases = claim(connection, self._claimants[source.pool], lane=source.lane, limit=limit)
-        self._agenda.get(source, leases, asked=limit, took_seconds=boot_seconds() - asked_at)
+        turn = self._turns[source]
+        leases = claim(connection, self._claimants[source.pool], lane=source.lane, limit=limit, turn=turn)
+        took = boot_seconds() - asked_at
+        self._agenda.get(source, leases, asked=limit, took_seconds=took, has_more=turn.has_more)
         added = self._holdings.add(leases, asked_at=asked_at)
         for held in added:
             self._pools.submit(held)

@@ -14,7 +14,7 @@ from ..heartbeat import Heartbeat
 from ..holding import Holdings
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
-from ..protocol.registering import register
+from ..protocol.registering import declare_limits, register
 from ..version import __version__
 from .dispatcher import Dispatcher
 from .exits import Exit
@@ -128,6 +128,7 @@ def _register(options: Options) -> Claimant:
             tasks=tasks,
             retention_seconds=conf.current().worker_retention_seconds,
         )
+        declare_limits(connection, conf.current().limits)
     return Claimant(
         worker_id=worker_id,
         tasks=tasks,

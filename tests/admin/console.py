@@ -14,11 +14,12 @@ from django.urls import reverse
 
 from pgqueue.admin.seen import Seen
 from pgqueue.models import Job, OperatorAction, Queue
-from pgqueue.verbs import VERBS
+from pgqueue.verbs import VERBS as ALL_VERBS
 from tests.factories import JobFactory, QueueFactory
 
 MODELS = {"job": Job, "queue": Queue}
 FACTORIES = {"job": JobFactory, "queue": QueueFactory}
+VERBS = {name: verb for name, verb in ALL_VERBS.items() if verb.kind in MODELS}
 EVERYTHING = (
     *{verb.permission for verb in VERBS.values()},
     "view_job",

@@ -10,11 +10,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from pgqueue.admin.base import ReadOnlyAdmin
-from pgqueue.verbs import VERBS
 from tests.admin.conftest import VIEWS
 from tests.admin.console import (
     AUDIT,
     REASON,
+    VERBS,
     audited,
     checksums,
     client_of,

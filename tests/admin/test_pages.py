@@ -223,12 +223,13 @@ def test_nothing_is_counted_skipped_or_made_distinct(url: str, operator: Client)
 def test_the_job_page_lists_every_verb_and_why_one_is_not_offered(traits: dict[str, Any], operator: Client) -> None:
     row = JobFactory(**traits)
     offers = operator.get(page(row)).context["offers"]
-    assert len(offers) == 7
+    assert len(offers) == 8
     for offer, verb in zip(offers, (verb for verb in VERBS.values() if verb.kind == "job"), strict=True):
         known = {
             "words": state_words,
             "unknown_effects": row.unknown_effects,
             "stop_requested": row.stop_requested_at is not None,
+            "blocks_key": row.blocks_key,
         }
         assert offer.why_not == why_not(verb, row.state, **known)
 

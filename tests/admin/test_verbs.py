@@ -15,12 +15,12 @@ from pgqueue.admin.seen import CONFIRM_SECONDS
 from pgqueue.admin.words import state_words
 from pgqueue.models import Job, OperatorAction
 from pgqueue.states import Outcome
-from pgqueue.verbs import VERBS
 from tests.admin.conftest import VIEWS
 from tests.admin.console import (
     AUDIT,
     QUEUE_TABLES,
     REASON,
+    VERBS,
     audited,
     checksums,
     client_with,
@@ -77,6 +77,12 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
         "refused_unknown": {"unknown": True},
         "refused_state": {},
     },
+    "skip_head": {
+        "applied": {"strict": True, "retrying": True},
+        "refused_running": {"strict": True, "running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"keyed": True},
+    },
     "pause_queue": {"applied": {}, "refused_state": {"paused": True}},
     "resume_queue": {"applied": {"paused": True}, "refused_state": {}},
 }
@@ -100,7 +106,8 @@ def test_every_verb_and_outcome_has_its_row() -> None:
     assert set(TARGETS) == set(VERBS)
     told = {(verb, outcome) for verb, targets in TARGETS.items() for outcome in targets}
     assert told | NEVER == {(verb, outcome) for verb in VERBS for outcome in ("applied", *REFUSALS)}
-    assert {"applied", *REFUSALS, *SITUATIONS} >= set(Outcome)
+    # A requeue that meets a job of its unique key is tested with those.
+    assert {"applied", *REFUSALS, *SITUATIONS, "refused_duplicate"} >= set(Outcome)
 
 
 @pytest.mark.parametrize(("verb", "outcome"), [(verb, outcome) for verb in TARGETS for outcome in TARGETS[verb]])

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 
 import psycopg
 from django.db import DatabaseError, connection, transaction
 
-from pgqueue.models import OperatorAction
+from pgqueue.models import Job, Limit, OperatorAction
 from pgqueue.operations import Actor, act
 from pgqueue.protocol import freezing, operating
-from pgqueue.protocol.inserting import NewJob, Spent, insert_once
+from pgqueue.protocol.inserting import NewJob, Spent, insert_in_window, insert_once, insert_unique
 from pgqueue.protocol.operating import AuditRow
+from pgqueue.protocol.registering import declare_limits
 from pgqueue.protocol.settling import EndingKind
 from pgqueue.sql import load
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
 from pgqueue.takeover import take_over_expired
-from tests.factories import TASK, BulkActionFactory, BulkItemFactory, JobFactory, QueueFactory
+from tests.factories import TASK, BulkActionFactory, BulkItemFactory, JobFactory, LimitFactory, QueueFactory
 from tests.statements.doing import (
     OTHER_WORKER,
     WORKER,
@@ -67,9 +69,12 @@ def left_by_the_claim(**shape):
     def scenario(sessions):
         """A row beside one at the same level that may be claimed, so that the level is walked."""
         QueueFactory(name="frozen", paused=True)
+        LimitFactory(id="queue:bound", max_running=5)
+        LimitFactory(id="task:tests.testapp.tasks.echo", max_running=5)
         free, left = JobFactory(), JobFactory(**shape)
         with untouched(left):
-            assert claim_ids(sessions.main, excluded=("excluded",)) == [free.id]
+            tasks = (TASK, "tests.testapp.tasks.echo")
+            assert claim_ids(sessions.main, tasks=tasks, excluded=("excluded",)) == [free.id]
 
     scenario.__name__ = "left_by_the_claim_" + "_".join(shape)
     return scenario
@@ -133,17 +138,105 @@ def recovered_job_goes_first_in_its_key(sessions):
         assert claim_picked(sessions.main, [younger.id]) == []
 
 
-def pick_takes_one_of_a_key(sessions):
-    first = JobFactory(keyed=True)
-    JobFactory(keyed=True)
-    assert pick(sessions.main) == [first.id]
+def second_half_leaves_a_blocked_key(sessions):
+    JobFactory(retrying=True, strict=True, future=True)
+    younger = JobFactory(keyed=True)
+    with untouched(younger):
+        assert claim_picked(sessions.main, [younger.id]) == []
 
 
-def pick_looks_past_a_busy_key(sessions):
+def second_half_needs_the_lock_of_a_limit(sessions):
+    """The limit was set after the pick: another session may be counting by it at this moment."""
+    LimitFactory(id="tenant:acme", max_running=5)
+    left, free = JobFactory(tenanted=True), JobFactory(tenanted=True, tenant="other")
+    with untouched(left):
+        assert claim_picked(sessions.main, [left.id, free.id], locked=[]) == [free.id]
+
+
+def second_half_counts_what_runs(sessions):
+    LimitFactory(id="tenant:acme", max_running=2)
+    JobFactory(tenanted=True, expired=True)
+    jobs = [JobFactory(tenanted=True) for _ in range(2)]
+    assert claim_picked(sessions.main, [job.id for job in jobs], locked=["tenant:acme"]) == [jobs[0].id]
+
+
+def second_half_counts_the_tokens(sessions):
+    LimitFactory(id="tenant:acme", fresh=True, tokens=1.0)
+    jobs = [JobFactory(tenanted=True) for _ in range(2)]
+    assert claim_picked(sessions.main, [job.id for job in jobs], locked=["tenant:acme"]) == [jobs[0].id]
+    assert claim_picked(sessions.main, [jobs[1].id], locked=["tenant:acme"]) == []
+
+
+def second_half_sees_a_pause(sessions):
+    LimitFactory(id="tenant:acme", paused=True)
+    left, free = JobFactory(tenanted=True), JobFactory(tenanted=True, tenant="other")
+    with untouched(left):
+        assert claim_picked(sessions.main, [left.id, free.id], locked=["tenant:acme"]) == [free.id]
+
+
+def second_half_counts_what_was_started_after_the_pick(sessions):
+    """Session 2 claims and commits between the two halves of session 1."""
+    LimitFactory(id="tenant:acme", max_running=1)
+    job, other = JobFactory(tenanted=True), JobFactory(tenanted=True)
+    with sessions.main.transaction(force_rollback=True):
+        assert pick(sessions.main, limit=1) == [job.id]
+        sessions.other.execute(
+            "UPDATE pgqueue_job SET state = 'running', worker_id = 202, lease_until = now() + '1 min' WHERE id = %s",
+            [other.id],
+        )
+        assert claim_picked(sessions.main, [job.id], locked=["tenant:acme"]) == []
+
+
+def guarded(lane, **shape):
+    """Return a job of the lane: of a pick's own."""
+    return JobFactory(**{"alone" if lane is Lane.ALONE else "tenanted": True, **shape})
+
+
+def in_lane(scenario):
+    """Make of a scenario one for each lane, with its name."""
+
+    def of(lane):
+        def run(sessions):
+            scenario(sessions, lane)
+
+        run.__name__ = f"{scenario.__name__}_{lane.name.lower()}"
+        return run
+
+    return of
+
+
+@in_lane
+def pick_takes_one_of_a_key(sessions, lane):
+    first = guarded(lane, shard_key="customer:7")
+    guarded(lane, shard_key="customer:7", priority=-1)
+    assert pick(sessions.main, lane=lane) == [first.id]
+
+
+@in_lane
+def pick_looks_past_a_busy_key(sessions, lane):
     JobFactory(running=True, keyed=True)
-    JobFactory(keyed=True, priority=1)
-    free = JobFactory(tenanted=True)
-    assert pick(sessions.main, limit=1) == [free.id]
+    guarded(lane, shard_key="customer:7", priority=1)
+    free = guarded(lane)
+    assert pick(sessions.main, limit=1, lane=lane) == [free.id]
+
+
+@in_lane
+def pick_needs_the_lock_of_a_limit(sessions, lane):
+    """Tried, and not waited for; other tenants go on."""
+    LimitFactory(id="tenant:acme", max_running=1)
+    guarded(lane, tenant="acme")
+    free = guarded(lane, tenant="other")
+    with sessions.other.transaction():
+        assert len(pick(sessions.other, limit=1, lane=lane)) == 1
+        assert at_once(sessions, pick, lane=lane) == [free.id]
+
+
+@in_lane
+def pick_needs_the_lock_of_the_key(sessions, lane):
+    guarded(lane, shard_key="customer:7")
+    with sessions.other.transaction():
+        assert len(pick(sessions.other, lane=lane)) == 1
+        assert at_once(sessions, pick, lane=lane) == []
 
 
 def pick_looks_past_a_key_with_a_recovered_job(sessions):
@@ -153,11 +246,17 @@ def pick_looks_past_a_key_with_a_recovered_job(sessions):
     assert pick(sessions.main, limit=1) == [free.id]
 
 
-def pick_needs_the_lock_of_the_key(sessions):
-    JobFactory(keyed=True)
-    with sessions.other.transaction():
-        assert len(pick(sessions.other)) == 1
-        assert at_once(sessions, pick) == []
+def what_an_operator_set_is_not_declared_anew(sessions):
+    mine, gone = LimitFactory(id="tenant:acme", max_running=7), LimitFactory(id="tenant:other", max_running=7)
+    with untouched(mine, gone):
+        declare_limits(sessions.main, {"tenant:acme": {"max_running": 1}})
+
+
+def what_is_declared_is_kept(sessions):
+    """The tokens too: a restart of a worker fills no bucket."""
+    LimitFactory(id="tenant:acme", version=0, fresh=True, tokens=1.0)
+    declare_limits(sessions.main, {"tenant:acme": {"rate_per_second": 0.001, "burst": 3}})
+    assert Limit.objects.get().tokens == 1.0
 
 
 # heartbeat
@@ -305,9 +404,12 @@ def takeover_decides_by_what_the_owner_committed(sessions):
 # operators
 
 
+BOUNDS = {"max_running": 3, "rate_per_second": 1.0, "burst": 2, "weight": 4}
+
+
 def change(verb, row, **changes):
-    id = row.name if hasattr(row, "name") else row.pk
-    params = {"id": id, "version_seen": row.version, "actor_name": "ada", "reason": "why", "for_seconds": None}
+    params = {"id": row.pk, "version_seen": row.version, "actor_name": "ada", "reason": "why", "for_seconds": None}
+    params |= BOUNDS
     params["delay_seconds"] = 0.0
     if verb == "break_lease":
         params |= {"target": "retrying", "message": "m", "fence": row.fence, "stage": row.stage, "worker_id": WORKER}
@@ -336,9 +438,11 @@ def only_the_target_changes(verb, make, shape):
 
 
 def in_a_thread(verb, row, **changes):
-    target_id = row.name if hasattr(row, "name") else row.pk
+    params = BOUNDS if verb.startswith("set_") else {}
     try:
-        return act(verb, target_id, **{"version_seen": row.version, "actor": ADA, "reason": "why", **changes})
+        return act(
+            verb, row.pk, **{"version_seen": row.version, "actor": ADA, "reason": "why", "params": params, **changes}
+        )
     finally:
         connection.close()
 
@@ -452,6 +556,46 @@ def outcome_of_a_row_stays(sessions):
         freezing.note("default", bulk.pk, 1, result)
     item.refresh_from_db()
     assert item.outcome == "applied"
+
+
+UNIQUE = NewJob(
+    queue="default",
+    task=TASK,
+    args=None,
+    kwargs=None,
+    priority=0,
+    lane=Lane.PLAIN,
+    max_attempts=8,
+    recovery="undeclared",
+    unique_key="k",
+)
+
+
+def unique_key_is_taken_once(sessions):
+    for until_started in (None, True):
+        new = replace(UNIQUE, until_started=until_started)
+        first = insert_unique("default", new, replacing=False)
+        with by_the_guard():
+            assert insert_unique("default", new, replacing=False) == Spent(first.id, first.created_at, digest="")
+
+
+def window_is_opened_once(sessions):
+    first = insert_in_window("default", UNIQUE, window_seconds=60)
+    with by_the_guard():
+        assert insert_in_window("default", UNIQUE, window_seconds=60).id == first.id
+        assert Job.objects.count() == 1
+
+
+def only_what_waits_is_replaced(**shape):
+    def scenario(sessions):
+        """Beside the one that the unique index lets through, each of another kind."""
+        left = JobFactory(**{"unique_key": "k", "until_started": True, **shape})
+        with untouched(left):
+            params = {**asdict(UNIQUE), "until_started": True}
+            assert sessions.main.execute(load("replace_waiting"), params).fetchall() == []
+
+    scenario.__name__ = "only_what_waits_is_replaced_" + "_".join(shape)
+    return scenario
 
 
 KINDS = tuple(str(kind) for kind in EndingKind)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pgqueue.states import Lane, Recovery
-from tests.factories import JobFactory, QueueFactory, from_now
+from tests.factories import JobFactory, LimitFactory, QueueFactory, from_now
 from tests.mutants import scenarios as s
 from tests.mutants.mutating import Mutant
 
 WAITS = (("SKIP LOCKED", ""),)
+BOUND_TASK = "tests.testapp.tasks.echo"
 NOT_PAUSED = "WHERE paused.name = named.queue"
 TERMINAL_UNKNOWN = {"unknown_effects": 1, "recovery": Recovery.IDEMPOTENT}
 BUSY = "busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key"
-BUSY_OR_NOT = "(job.queue, job.shard_key) NOT IN (SELECT busy.queue, busy.shard_key FROM busy)"
+KEY_LOCK = "pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))"
+LANE_OF = {"pick_laned": Lane.LANED, "pick_bound": Lane.ALONE}
 RECOVERED = "recovered.state IN ('pending', 'retrying') AND recovered.lane = 2"
 
 
@@ -40,11 +42,23 @@ CLAIM = [
     Mutant(
         "claim",
         "of a task this worker knows",
-        cut("AND job.task = ANY (%(tasks)s::text[])"),
+        cut("groups.task = ANY (%(tasks)s::text[]) AND"),
         s.left_by_the_claim(task="tests.testapp.tasks.gone"),
     ),
     Mutant("claim", "nobody holds its lock", WAITS, s.claim_passes_over_a_lock),
     Mutant("claim", "its queue is not paused", cut(NOT_PAUSED, "WHERE false"), s.left_by_the_claim(queue="frozen")),
+    Mutant(
+        "claim",
+        "neither its queue",
+        cut("bound.id = 'queue:' || named.queue", "false"),
+        s.left_by_the_claim(queue="bound"),
+    ),
+    Mutant(
+        "claim",
+        "nor its task is bound",
+        cut("bound.id = 'task:' || groups.task", "false"),
+        s.left_by_the_claim(task=BOUND_TASK),
+    ),
     Mutant(
         "claim_picked",
         "the row is still waiting",
@@ -61,7 +75,7 @@ CLAIM = [
     Mutant("claim_picked", "no job of its shard key is running", cut(BUSY, "false"), s.second_half_leaves_a_busy_key),
     Mutant(
         "claim_picked",
-        "all read under this statement's own snapshot, taken after the key locks were held",
+        "all read under this statement's own snapshot, taken after the locks were held",
         cut(BUSY, "false"),
         s.second_half_sees_a_job_started_after_the_pick,
     ),
@@ -78,32 +92,84 @@ CLAIM = [
         s.left_by_the_second_half(tenanted=True, queue="frozen"),
     ),
     Mutant(
-        "pick_laned",
-        "at most one row per (queue, shard_key)",
-        cut("COALESCE(candidates.shard_key, candidates.id::text)", "candidates.id::text"),
-        s.pick_takes_one_of_a_key,
+        "claim_picked",
+        "no older one blocks the key",
+        cut("WHERE older.blocks_key", "WHERE false"),
+        s.second_half_leaves_a_blocked_key,
     ),
-    Mutant("pick_laned", "none while a job of the key runs", cut(BUSY_OR_NOT, "true"), s.pick_looks_past_a_busy_key),
+    Mutant(
+        "claim_picked",
+        "each of its limits is locked by the first half",
+        cut("NOT bounds.is_locked OR"),
+        s.second_half_needs_the_lock_of_a_limit,
+    ),
+    Mutant(
+        "claim_picked",
+        "no limit is exceeded",
+        cut("bound.max_running - COALESCE", "1000000 - COALESCE"),
+        s.second_half_counts_what_runs,
+    ),
+    Mutant(
+        "claim_picked",
+        "no rate",
+        cut("floor(", "1000000 + floor("),
+        s.second_half_counts_the_tokens,
+    ),
+    Mutant(
+        "claim_picked",
+        "none of them is paused",
+        cut("WHEN bound.paused_at IS NOT NULL", "WHEN false"),
+        s.second_half_sees_a_pause,
+    ),
+    Mutant(
+        "claim_picked",
+        "",
+        cut("WHERE job.state = 'running' AND named.id", "WHERE job.state = 'running' AND job.id < 0 AND named.id"),
+        s.second_half_counts_what_was_started_after_the_pick,
+    ),
+    *(
+        mutant
+        for pick in ("pick_laned", "pick_bound")
+        for mutant in (
+            Mutant(
+                pick,
+                "at most one row per (queue, shard_key)",
+                cut("DISTINCT ON (due.queue, COALESCE(due.shard_key, due.id::text))", "DISTINCT ON (due.queue, due.id)")
+                + cut("ORDER BY due.queue, COALESCE(due.shard_key, due.id::text)", "ORDER BY due.queue, due.id"),
+                s.pick_takes_one_of_a_key(LANE_OF[pick]),
+            ),
+            Mutant(
+                pick,
+                "none while a job of the key runs",
+                cut("WHERE busy.state = 'running'", "WHERE false"),
+                s.pick_looks_past_a_busy_key(LANE_OF[pick]),
+            ),
+            Mutant(
+                pick,
+                "and only with the locks of its limits",
+                cut("named.id NOT IN (SELECT locked.id FROM locked)", "false"),
+                s.pick_needs_the_lock_of_a_limit(LANE_OF[pick]),
+            ),
+            Mutant(
+                pick,
+                "and the key's transaction lock",
+                cut(KEY_LOCK, "true"),
+                s.pick_needs_the_lock_of_the_key(LANE_OF[pick]),
+            ),
+            Mutant(
+                pick,
+                "which are tried and never waited for",
+                cut(KEY_LOCK, KEY_LOCK.replace("pg_try_advisory", "pg_advisory") + "::text = ''"),
+                s.pick_needs_the_lock_of_the_key(LANE_OF[pick]),
+            ),
+            Mutant(pick, "", WAITS, s.pick_needs_the_lock_of_a_limit(LANE_OF[pick])),
+        )
+    ),
     Mutant(
         "pick_laned",
         "or an older one waits that has lost its lease",
         cut("job.lane = 2 AND job.shard_key IS NOT NULL", "false"),
         s.pick_looks_past_a_key_with_a_recovered_job,
-    ),
-    Mutant(
-        "pick_laned",
-        "and only with the key's transaction lock",
-        cut("pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))", "true"),
-        s.pick_needs_the_lock_of_the_key,
-    ),
-    Mutant(
-        "pick_laned",
-        "which is tried and never waited for",
-        cut(
-            "pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))",
-            "pg_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))::text = ''",
-        ),
-        s.pick_needs_the_lock_of_the_key,
     ),
 ]
 
@@ -185,6 +251,7 @@ JOB_SHAPES = {
     "cancel": {},
     "give_up": {},
     "requeue": {"dead": True},
+    "skip_head": {"strict": True},
     "ask_to_stop": {"running": True},
     "break_lease": {"running": True},
 }
@@ -195,6 +262,7 @@ OTHER_STATES = {
     "cancel": {"unknown": True, "unknown_effects": 0},
     "give_up": {"cancelled": True},
     "requeue": {"retrying": True},
+    "skip_head": {"strict": True, "running": True},
     "ask_to_stop": {},
     "break_lease": {"unknown": True, "recovery": Recovery.IDEMPOTENT},
 }
@@ -210,6 +278,7 @@ STATE_GUARDS = {
     "cancel": cut("AND job.state IN ('pending', 'retrying', 'paused')"),
     "give_up": cut("AND job.state IN ('pending', 'retrying', 'unknown')"),
     "requeue": cut("AND job.state IN ('dead', 'cancelled')"),
+    "skip_head": cut("AND (SELECT job.state) IN ('pending', 'retrying', 'paused', 'unknown')"),
     "ask_to_stop": cut("AND (SELECT job.state) = 'running'"),
     "break_lease": cut("AND (SELECT job.state) = 'running'"),
 }
@@ -260,6 +329,49 @@ QUEUE_VERBS = [
     )
 ]
 
+LIMIT_VERBS = [
+    mutant
+    for verb in ("set_limit", "set_rate", "set_weight", "pause_jobs", "resume_jobs")
+    for shape in ({"paused": True} if verb == "resume_jobs" else {},)
+    for mutant in (
+        Mutant(verb, "id", cut("bound.id = %(id)s::text AND"), s.only_the_target_changes(verb, LimitFactory, shape)),
+        Mutant(
+            verb,
+            "version seen",
+            cut("AND bound.version = %(version_seen)s::bigint"),
+            s.refused(verb, LimitFactory, shape, version_seen=99),
+        ),
+        Mutant(
+            "lock_limit",
+            f"{verb}: under the row's lock",
+            cut("FOR NO KEY UPDATE"),
+            s.verb_decides_under_the_lock(verb, LimitFactory, shape, "pgqueue_limit"),
+        ),
+    )
+] + [
+    Mutant(
+        "pause_jobs",
+        "not paused",
+        cut("AND (bound.paused_at IS NULL OR bound.paused_until <= statement_timestamp()) RETURNING", "RETURNING"),
+        s.refused("pause_jobs", LimitFactory, {"paused": True}),
+    ),
+    Mutant(
+        "resume_jobs",
+        "paused",
+        cut("AND bound.paused_at IS NOT NULL"),
+        s.refused("resume_jobs", LimitFactory, {}),
+    ),
+    Mutant(
+        "resume_jobs",
+        "and the pause has not ended by itself",
+        cut("AND (bound.paused_until IS NULL OR bound.paused_until > statement_timestamp())"),
+        s.refused("resume_jobs", LimitFactory, {"lapsed": True}),
+    ),
+    Mutant("declare_limit", "version 0", cut("WHERE bound.version = 0"), s.what_an_operator_set_is_not_declared_anew),
+    Mutant("forget_limits", "version 0", cut("version = 0 AND"), s.what_an_operator_set_is_not_declared_anew),
+    Mutant("forget_limits", "not declared", cut("AND id <> ALL (%(ids)s::text[])"), s.what_is_declared_is_kept),
+]
+
 FURTHER_GUARDS = [
     Mutant(
         verb,
@@ -274,6 +386,12 @@ FURTHER_GUARDS = [
         "one more attempt fits its column",
         cut("AND job.attempts < 32767"),
         s.refused("requeue", JobFactory, {"dead": True, "attempts": 32767, "max_attempts": 32767}),
+    ),
+    Mutant(
+        "skip_head",
+        "it blocks its key",
+        cut("AND job.blocks_key"),
+        s.refused("skip_head", JobFactory, {"keyed": True}),
     ),
     Mutant(
         "ask_to_stop",
@@ -331,6 +449,38 @@ FURTHER_GUARDS = [
         s.key_is_spent_once,
     ),
     Mutant(
+        "enqueue_unique",
+        "(task, unique_key) is unique while a job of the key is unfinished, or has not started (unique indexes)",
+        cut("ON CONFLICT DO NOTHING"),
+        s.unique_key_is_taken_once,
+    ),
+    Mutant(
+        "enqueue_in_window",
+        "(task, key) is unique in pgqueue_window",
+        cut("%(task)s::text, %(unique_key)s::text )", "%(task)s::text, %(unique_key)s::text || random() )"),
+        s.window_is_opened_once,
+    ),
+    Mutant(
+        "enqueue_in_window",
+        "its latest window has ended",
+        cut("WHERE latest.ends_at <= statement_timestamp()"),
+        s.window_is_opened_once,
+    ),
+    *(
+        Mutant("replace_waiting", guard, change, s.only_what_waits_is_replaced(**shape))
+        for guard, change, shape in (
+            ("task", cut("waiting.task = %(task)s::text AND"), {"task": "tests.testapp.tasks.echo"}),
+            ("and key", cut("AND waiting.unique_key = %(unique_key)s::text"), {"unique_key": "other"}),
+            ("unique until it started", cut("AND waiting.until_started"), {"until_started": None}),
+            ("it was never claimed", cut("AND waiting.fence = 0"), {"fence": 7}),
+            (
+                "and it still waits",
+                cut("AND waiting.state IN ('pending', 'paused')"),
+                {"cancelled": True},
+            ),
+        )
+    ),
+    Mutant(
         "find_replay",
         "",
         cut("action.outcome = 'applied'", "action.outcome = 'applied' AND false"),
@@ -346,12 +496,12 @@ BULK = [
     Mutant("note_bulk_item", "nothing is noted yet", cut("AND item.outcome IS NULL"), s.outcome_of_a_row_stays),
 ]
 
-MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *JOB_VERBS, *QUEUE_VERBS, *BULK, *FURTHER_GUARDS]
+MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *FURTHER_GUARDS]
 RACING = {
     s.claim_passes_over_a_lock,
     s.second_half_passes_over_a_lock,
     s.second_half_sees_a_job_started_after_the_pick,
-    s.pick_needs_the_lock_of_the_key,
+    s.second_half_counts_what_was_started_after_the_pick,
     s.renewal_passes_over_a_lock,
     s.takeover_passes_over_a_lock,
     s.takeover_decides_by_what_the_owner_committed,
@@ -362,4 +512,6 @@ RACING = {
 
 def needs_two_sessions(mutant):
     name = mutant.scenario.__name__
-    return mutant.scenario in RACING or name.startswith(("ending_passes_over_a_lock", "verb_decides_under_the_lock"))
+    return mutant.scenario in RACING or name.startswith(
+        ("ending_passes_over_a_lock", "verb_decides_under_the_lock", "pick_needs_the_lock")
+    )

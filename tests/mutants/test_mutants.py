@@ -37,7 +37,7 @@ def test_one_session_notices_a_missing_guard(mutant, session):
 
 
 def forget(connection):
-    connection.execute("TRUNCATE pgqueue_job, pgqueue_attempt, pgqueue_operatoraction, pgqueue_queue")
+    connection.execute("TRUNCATE pgqueue_job, pgqueue_attempt, pgqueue_operatoraction, pgqueue_queue, pgqueue_limit")
 
 
 @pytest.fixture
@@ -93,7 +93,9 @@ def test_every_guard_of_a_header_has_a_mutant(name):
 
 
 EXPLAINED = {
-    "claim": " in the snapshot of this statement, so that a pause holds for every claim begun after its commit",
+    "claim": " in the snapshot of this statement, so that a pause or a limit holds for every claim begun after its"
+    " commit",
+    "claim_picked": ", or bounds nothing",
     "renew": " (a row that is being settled is not lost: it is asked again)",
 }
 

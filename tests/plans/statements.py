@@ -2,9 +2,9 @@
 
 from pgqueue.protocol.claiming import Claimant
 from tests.plans.filling import BATCH, TASK, WORKER, explain, undone
+from tests.statements.doing import NEW_ROUND
 
 CLAIMANT = Claimant(worker_id=WORKER, tasks=(TASK,), lease_seconds=60.0).params()
-NONE_REFUSED = {"refused_ids": [], "refused_keys": []}
 FAILED = ("failure_classes", "error_classes", "messages", "tracebacks")
 
 
@@ -31,11 +31,11 @@ def statements(connection):
         "messages": ["lost"] * len(lost_ids),
     }
     return {
-        "claim": ({**CLAIMANT, "limit": BATCH}, True),
-        "claim of named queues": ({**CLAIMANT, "limit": BATCH, "queues": ["q1", "q2"]}, True),
-        "pick_laned": ({**CLAIMANT, **NONE_REFUSED, "limit": BATCH, "lane": 1}, True),
-        "pick_laned of lane 2": ({**CLAIMANT, **NONE_REFUSED, "limit": 1, "lane": 2}, True),
-        "claim_picked": ({**CLAIMANT, "ids": laned}, True),
+        "claim": ({**CLAIMANT, "limit": BATCH, "from_lowest": False}, True),
+        "claim of named queues": ({**CLAIMANT, "limit": BATCH, "from_lowest": False, "queues": ["q1", "q2"]}, True),
+        "pick_laned": ({**CLAIMANT, **NEW_ROUND, "limit": BATCH, "lane": 1}, True),
+        "pick_bound of lane 2": ({**CLAIMANT, **NEW_ROUND, "limit": 1, "lane": 2}, True),
+        "claim_picked": ({**CLAIMANT, "ids": laned, "locked": []}, True),
         "renew": ({**held, "lease_seconds": 60.0}, True),
         "complete": ({**held, "run_seconds": [1.0] * count, "results": ["1"] * count}, True),
         "retry": ({**failed, "delay_seconds": [1.0] * count}, True),

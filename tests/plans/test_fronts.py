@@ -30,13 +30,7 @@ def live(django_db_setup, django_db_blocker):
         yield connection
 
 
-NOT_YET = pytest.mark.xfail(
-    strict=True, reason="the rows in front are read one by one: they need an index of their own"
-)
-OPEN = {"of a task unknown here", "of a busy key"}
-
-
-@pytest.mark.parametrize("front", [pytest.param(front, marks=NOT_YET if front in OPEN else ()) for front in FRONTS])
+@pytest.mark.parametrize("front", FRONTS)
 def test_rows_in_front_that_nobody_may_claim_cost_at_most_twice(live, front):
     """By rows read and blocks touched, which no busy machine changes; by statistics that do not know them yet."""
     name, params = FRONTS[front]

@@ -18,7 +18,7 @@ MOST_ROWS = {
     "lock_expired by id": RUNNING,
     "find_unheard": RUNNING,
     "pick_laned": RECOVERED + RUNNING + 3 * BATCH,
-    "pick_laned of lane 2": RECOVERED + RUNNING + 3 * BATCH,
+    "pick_bound of lane 2": RECOVERED + RUNNING + 3 * BATCH,
     "claim_picked": RECOVERED + RUNNING + 10 * BATCH,
 }
 

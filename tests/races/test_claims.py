@@ -23,6 +23,7 @@ from pgqueue.sql import load
 from pgqueue.states import Lane, State
 from pgqueue.takeover import take_over_expired
 from tests.factories import JobFactory, QueueFactory, from_now
+from tests.statements.doing import NEW_ROUND
 
 from .conftest import PATIENCE_SECONDS, Connection
 from .rows import WORKER, add_jobs, claimant, expire, snapshot
@@ -264,19 +265,17 @@ def test_a_key_picked_by_one_session_is_left_alone_by_the_next_until_its_ending(
     other = JobFactory(keyed=True, shard_key="b")
     params = {
         **claimant().params(),
-        "lane": int(Lane.LANED),
+        **NEW_ROUND,
         "limit": 1,
-        "refused_ids": [],
-        "refused_keys": [],
     }
     with transaction(queue_connection, timeout_seconds=PATIENCE_SECONDS):
-        picked = [id for id, _, got in queue_connection.execute(load("pick_laned"), params).fetchall() if got]
+        picked = [id for id, _, got, *_ in queue_connection.execute(load("pick_laned"), params).fetchall() if got]
         assert picked == [first.id]
         assert held_keys(watching_connection) == 1
         # Session 2 tries the key's lock, does not get it, and goes on with another key.
         [lease] = claim(second_connection, claimant(WORKER + 1), lane=Lane.LANED, limit=10)
         assert lease.id == other.id
-        claimed = queue_connection.execute(load("claim_picked"), {**params, "ids": picked}).fetchall()
+        claimed = queue_connection.execute(load("claim_picked"), {**params, "ids": picked, "locked": []}).fetchall()
         assert [row[0] for row in claimed] == [first.id]
         assert claim(second_connection, claimant(WORKER + 1), lane=Lane.LANED, limit=10) == []
     assert held_keys(watching_connection) == 0
@@ -303,7 +302,7 @@ def test_a_pick_that_went_stale_claims_nothing(queue_connection: Connection, sec
     """What was picked is decided anew under a later snapshot: the key is busy, the queue paused, the job taken."""
     [first, second] = add_jobs(2, keyed=True, shard_key="a")
     paused = JobFactory(queue="paused", tenanted=True)
-    params = {**claimant().params(), "ids": [first.id, second.id, paused.id]}
+    params = {**claimant().params(), "ids": [first.id, second.id, paused.id], "locked": []}
     [running] = claim(second_connection, claimant(WORKER + 1, queues=("default",)), lane=Lane.LANED, limit=1)
     assert running.id == first.id
     QueueFactory(name="paused", paused=True)

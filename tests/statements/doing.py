@@ -11,6 +11,15 @@ from pgqueue.states import Lane
 from tests.factories import TASK
 
 WORKER, OTHER_WORKER = -101, -202
+NEW_ROUND = {
+    "refused_ids": [],
+    "refused_keys": [],
+    "from_lowest": False,
+    "next_tenant": "",
+    "used": 0,
+    "after_keys": "{}",
+    "steps": 64,
+}
 FAILURE = Failure(
     FailureClass.SYSTEM, Description(class_path="builtins.RuntimeError", message="no", traceback="Traceback: no")
 )
@@ -20,19 +29,21 @@ def claimant(**changes):
     return Claimant(**{"worker_id": WORKER, "tasks": (TASK,), "lease_seconds": 60.0, **changes})
 
 
-def claim_ids(connection, *, lane=Lane.PLAIN, limit=10, **changes):
-    return [lease.id for lease in claim(connection, claimant(**changes), lane=lane, limit=limit)]
+def claim_ids(connection, *, lane=Lane.PLAIN, limit=10, turn=None, **changes):
+    return [lease.id for lease in claim(connection, claimant(**changes), lane=lane, limit=limit, turn=turn)]
 
 
 def pick(connection, *, limit=10, lane=Lane.LANED, **changes):
-    """Return the ids that the first half of a laned claim proposes, with their keys locked."""
-    params = {**claimant(**changes).params(), "limit": limit, "lane": int(lane), "refused_ids": [], "refused_keys": []}
-    return [id for id, _, got in connection.execute(load("pick_laned"), params).fetchall() if got]
+    """Return the ids that the first half of a guarded claim proposes, with their limits and keys locked."""
+    stored = Lane.PLAIN if lane is Lane.BOUND else lane
+    params = {**claimant(**changes).params(), **NEW_ROUND, "limit": limit, "lane": int(stored)}
+    statement = "pick_laned" if lane is Lane.LANED else "pick_bound"
+    return [id for id, _, got, *_ in connection.execute(load(statement), params).fetchall() if got]
 
 
-def claim_picked(connection, ids, **changes):
+def claim_picked(connection, ids, *, locked=None, **changes):
     """Return the ids that the second half claims of those proposed."""
-    params = {**claimant(**changes).params(), "ids": ids}
+    params = {**claimant(**changes).params(), "ids": ids, "locked": locked}
     return [row[0] for row in connection.execute(load("claim_picked"), params).fetchall()]
 
 

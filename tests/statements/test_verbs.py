@@ -27,9 +27,16 @@ SHAPES = {
     State.DEAD: {"dead": True},
     State.CANCELLED: {"cancelled": True},
 }
+KEYED = {"shard_key": "customer:7", "blocks_key": True}
 JOB_VERBS = {name: verb for name, verb in VERBS.items() if verb.kind == "job"}
 APPLIES = [(name, state) for name, verb in JOB_VERBS.items() for state in verb.states]
 REFUSES = [(name, state) for name, verb in JOB_VERBS.items() for state in State if state not in verb.states]
+
+
+def job_in(state, verb):
+    keyed = KEYED if verb == "skip_head" else {}
+    lane = Lane.ALONE if state == State.UNKNOWN else Lane.LANED if keyed else Lane.PLAIN
+    return JobFactory(**SHAPES[state], **keyed, lane=lane)
 
 
 def change(verb, job, **changes):
@@ -49,7 +56,7 @@ def action(verb, target, **changes):
 @quick
 @pytest.mark.parametrize(("verb", "state"), APPLIES)
 def test_a_verb_applies_in_its_states_and_counts_the_version_up(verb, state):
-    job = JobFactory(**SHAPES[state])
+    job = job_in(state, verb)
     applied = change(verb, job)
     row = fresh(job)
     assert (applied.version, applied.state, applied.queue) == (job.version + 1, row.state, "default")
@@ -59,7 +66,7 @@ def test_a_verb_applies_in_its_states_and_counts_the_version_up(verb, state):
 @quick
 @pytest.mark.parametrize(("verb", "state"), REFUSES)
 def test_a_verb_refuses_every_other_state(verb, state):
-    job = JobFactory(**SHAPES[state])
+    job = job_in(state, verb)
     before = columns(job)
     assert change(verb, job) is None
     assert columns(job) == before

@@ -16,11 +16,13 @@ from ...verbs import LONGEST_PAUSE_SECONDS, VERBS
 NOT_DONE = 3
 """Exit status when nothing was done because the target did not allow it, or had changed."""
 
+PARAMS = ("for_seconds", "max_running", "rate_per_second", "burst", "weight")
+
 
 class Command(BaseCommand):
     """Arguments, then one call."""
 
-    help = "Act on a job or a queue. Exit status 0: applied, or applied before; 3: nothing was done."
+    help = "Act on a job, a queue or a limit. Exit status 0: applied, or applied before; 3: nothing was done."
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Let `--version` be the target's: every command has one of Django's own, and two are an error."""
@@ -29,7 +31,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("verb", choices=sorted(VERBS))
-        parser.add_argument("target", help="A job's id, or a queue's name.")
+        parser.add_argument("target", help="A job's id, a queue's name, or kind and name of a limit: tenant:acme.")
         parser.add_argument(
             "--version",
             dest="seen",
@@ -41,7 +43,13 @@ class Command(BaseCommand):
         parser.add_argument("--ticket", default="")
         parser.add_argument("--key", help="Idempotency key: the same call again is told so, and not done twice.")
         parser.add_argument("--actor", help="Name for the audit log; by default that of the system user.")
-        parser.add_argument("--for-seconds", type=_seconds, help="With pause_queue: resume by itself after this time.")
+        parser.add_argument(
+            "--for-seconds", type=_seconds, help="With pause_queue and pause_jobs: resume by itself after this time."
+        )
+        parser.add_argument("--max-running", type=int, help="With set_limit; without it, any number may run.")
+        parser.add_argument("--rate-per-second", type=float, help="With set_rate; without it, any number may start.")
+        parser.add_argument("--burst", type=int, help="With set_rate: most starts at once after a rest; by default 1.")
+        parser.add_argument("--weight", type=int, help="With set_weight: jobs in a tenant's turn.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Apply the verb and say what came of it."""
@@ -53,10 +61,10 @@ class Command(BaseCommand):
                 actor=Actor(id=None, name=options["actor"] or _user()),
                 reason=options["reason"],
                 ticket=options["ticket"],
-                params={} if options["for_seconds"] is None else {"for_seconds": options["for_seconds"]},
+                params={name: options[name] for name in PARAMS if options[name] is not None},
                 idempotency_key=options["key"],
             )
-        except PGQueueError as error:
+        except (PGQueueError, ValueError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(_told(action))
         if action.outcome not in (Outcome.APPLIED, Outcome.REPLAYED):

@@ -1,0 +1,236 @@
+-- Choose due jobs to be claimed one by one, and lock their limits and keys: those that have lost a lease (lane 2), or
+-- plain ones (lane 0) whose queue or task is bound; first half of a laned claim.
+-- One transaction with `claim_picked.sql`, which decides under a new snapshot: this one only proposes.
+-- Guard: at most one row per (queue, shard_key), none while a job of the key runs, and only with the locks of its
+-- limits and the key's transaction lock, which are tried and never waited for.
+-- Order: priority from high to low, or from the lowest up; then run_at, then id.
+-- Returns: id, queue and key of the heads looked at, whether all locks were got, and the limits locked. First a row
+-- without id, as `pick_laned.sql` has it: this walk never breaks off.
+WITH RECURSIVE waiting (queue) AS (
+    (
+        SELECT min(job.queue)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND %(queues)s::text[] IS NULL
+    )
+    UNION ALL
+    SELECT (
+        SELECT min(job.queue)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue > waiting.queue
+    )
+    FROM waiting
+    WHERE waiting.queue IS NOT NULL
+),
+served (queue, turn) AS (
+    SELECT named.queue, random()
+    FROM (
+        SELECT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL
+        UNION
+        SELECT unnest(%(queues)s::text[])
+    ) AS named
+    WHERE named.queue <> ALL (%(excluded)s::text[])
+        AND NOT EXISTS (
+            SELECT
+            FROM pgqueue_queue AS paused
+            WHERE paused.name = named.queue
+                AND paused.paused_at IS NOT NULL
+                AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
+        )
+),
+levels (queue, turn, priority) AS (
+    SELECT served.queue, served.turn, (
+        SELECT max(job.priority)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = served.queue
+    )
+    FROM served
+    UNION ALL
+    SELECT levels.queue, levels.turn, (
+        SELECT max(job.priority)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = levels.queue
+            AND job.priority < levels.priority
+    )
+    FROM levels
+    WHERE levels.priority IS NOT NULL
+),
+running (counts) AS MATERIALIZED (
+    SELECT CASE
+        WHEN EXISTS (SELECT FROM pgqueue_limit AS bound WHERE bound.max_running IS NOT NULL) THEN (
+            SELECT COALESCE(jsonb_object_agg(counted.id, counted.jobs), '{}'::jsonb)
+            FROM (
+                SELECT named.id, count(*) AS jobs
+                FROM pgqueue_job AS job
+                CROSS JOIN LATERAL unnest(
+                    ARRAY[
+                        'queue:' || job.queue, 'task:' || job.task, 'tenant:' || job.tenant,
+                        'resource:' || job.resource
+                    ]
+                ) AS named (id)
+                WHERE job.state = 'running' AND named.id IS NOT NULL
+                GROUP BY named.id
+            ) AS counted
+        )
+    END
+),
+groups (queue, turn, priority, task) AS (
+    SELECT levels.queue, levels.turn, levels.priority, (
+        SELECT min(job.task)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = levels.queue
+            AND job.priority = levels.priority
+    )
+    FROM levels
+    WHERE levels.priority IS NOT NULL
+    UNION ALL
+    SELECT groups.queue, groups.turn, groups.priority, (
+        SELECT min(job.task)
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = groups.queue
+            AND job.priority = groups.priority AND job.task > groups.task
+    )
+    FROM groups
+    WHERE groups.task IS NOT NULL
+),
+limits (id, free) AS MATERIALIZED (
+    SELECT bound.id, CASE
+            WHEN bound.paused_at IS NOT NULL
+                AND (bound.paused_until IS NULL OR bound.paused_until > statement_timestamp())
+                THEN 0
+            ELSE LEAST(
+                bound.max_running - COALESCE((running.counts ->> bound.id)::int, 0),
+                floor(
+                    LEAST(
+                        bound.burst,
+                        bound.tokens
+                        + bound.rate_per_second
+                        * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0)
+                    )
+                )::int
+            )
+        END
+    FROM pgqueue_limit AS bound
+    CROSS JOIN running
+    WHERE (bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL)
+        AND (
+            %(lane)s::smallint = 2
+            OR bound.id IN (
+                SELECT 'queue:' || groups.queue FROM groups UNION ALL SELECT 'task:' || groups.task FROM groups
+            )
+        )
+),
+slots (free) AS MATERIALIZED (
+    SELECT COALESCE(jsonb_object_agg(limits.id, COALESCE(limits.free, 1000000)), '{}'::jsonb)
+    FROM limits
+),
+due AS MATERIALIZED (
+    SELECT
+        head.id, head.queue, head.shard_key, head.run_at, head.priority, groups.turn,
+        ARRAY[
+            'queue:' || head.queue, 'task:' || head.task, 'tenant:' || head.tenant, 'resource:' || head.resource
+        ] AS ids
+    FROM groups
+    CROSS JOIN slots
+    CROSS JOIN LATERAL (
+        SELECT
+            job.id, job.queue, job.shard_key, job.run_at, job.priority, job.task, job.tenant, job.resource
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying')
+            AND job.lane = %(lane)s::smallint
+            AND job.queue = groups.queue
+            AND job.priority = groups.priority
+            AND job.task = groups.task
+            AND job.run_at <= statement_timestamp()
+            AND job.id <> ALL (%(refused_ids)s::bigint[])
+            AND COALESCE((slots.free ->> ('tenant:' || job.tenant))::int, 1) > 0
+            AND COALESCE((slots.free ->> ('resource:' || job.resource))::int, 1) > 0
+            AND (
+                job.shard_key IS NULL
+                OR (
+                    job.queue || chr(31) || job.shard_key <> ALL (%(refused_keys)s::text[])
+                    AND NOT EXISTS (
+                        SELECT
+                        FROM pgqueue_job AS busy
+                        WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
+                    )
+                )
+            )
+        ORDER BY job.run_at, job.id
+        LIMIT GREATEST(%(limit)s::int, 20)
+    ) AS head
+    WHERE groups.task = ANY (%(tasks)s::text[])
+        AND COALESCE((slots.free ->> ('queue:' || groups.queue))::int, 1) > 0
+        AND COALESCE((slots.free ->> ('task:' || groups.task))::int, 1) > 0
+        AND (
+            %(lane)s::smallint = 2
+            OR slots.free ? ('queue:' || groups.queue)
+            OR slots.free ? ('task:' || groups.task)
+        )
+),
+heads AS MATERIALIZED (
+    SELECT DISTINCT ON (due.queue, COALESCE(due.shard_key, due.id::text))
+        due.id, due.queue, due.shard_key, due.run_at, due.priority, due.turn, due.ids
+    FROM due
+    ORDER BY due.queue, COALESCE(due.shard_key, due.id::text), due.priority DESC, due.run_at, due.id
+),
+chosen AS MATERIALIZED (
+    SELECT ranked.id, ranked.queue, ranked.shard_key, ranked.place, ranked.ids
+    FROM (
+        SELECT
+            placed.id, placed.queue, placed.shard_key, placed.place, placed.ids,
+            row_number() OVER (PARTITION BY placed.ids[1] ORDER BY placed.place) AS queue_rank,
+            row_number() OVER (PARTITION BY placed.ids[2] ORDER BY placed.place) AS task_rank
+        FROM (
+            SELECT
+                heads.id, heads.queue, heads.shard_key, heads.ids,
+                row_number() OVER (
+                    ORDER BY
+                        CASE WHEN %(from_lowest)s::bool THEN heads.priority ELSE -heads.priority END, heads.turn,
+                        heads.run_at, heads.id
+                ) AS place
+            FROM heads
+        ) AS placed
+    ) AS ranked
+    CROSS JOIN slots
+    WHERE ranked.queue_rank <= COALESCE((slots.free ->> ranked.ids[1])::int, 1000000)
+        AND ranked.task_rank <= COALESCE((slots.free ->> ranked.ids[2])::int, 1000000)
+    ORDER BY ranked.place
+    LIMIT %(limit)s::int
+),
+locked AS MATERIALIZED (
+    SELECT bound.id
+    FROM pgqueue_limit AS bound
+    WHERE bound.id IN (
+            SELECT named.id
+            FROM chosen
+            CROSS JOIN unnest(chosen.ids) AS named (id)
+            WHERE named.id IN (SELECT limits.id FROM limits)
+        )
+    ORDER BY bound.id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+(
+    SELECT
+        NULL::bigint AS id, NULL::text AS queue_and_key, false AS got, 0 AS place,
+        ARRAY[]::text[] AS limits, '{}'::text AS broken_off
+)
+UNION ALL
+(
+    SELECT
+        chosen.id,
+        chosen.queue || chr(31) || chosen.shard_key AS queue_and_key,
+        NOT EXISTS (
+            SELECT
+            FROM unnest(chosen.ids) AS named (id)
+            WHERE named.id IN (SELECT limits.id FROM limits) AND named.id NOT IN (SELECT locked.id FROM locked)
+        )
+        AND (
+            chosen.shard_key IS NULL
+            OR pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))
+        ) AS got,
+        chosen.place,
+        ARRAY(SELECT locked.id FROM locked WHERE locked.id = ANY (chosen.ids)),
+        NULL::text
+    FROM chosen
+)
+ORDER BY place
