@@ -4,6 +4,19 @@ from .backend import PGQueueBackend, PGQueueTask
 from .declaring import task
 from .enqueueing import enqueue_many
 from .exceptions import Bury, Retry
+from .probes import CannotTell, DidNotHappen, Happened, StillGoing
 from .version import __version__
 
-__all__ = ["Bury", "PGQueueBackend", "PGQueueTask", "Retry", "__version__", "enqueue_many", "task"]
+__all__ = [
+    "Bury",
+    "CannotTell",
+    "DidNotHappen",
+    "Happened",
+    "PGQueueBackend",
+    "PGQueueTask",
+    "Retry",
+    "StillGoing",
+    "__version__",
+    "enqueue_many",
+    "task",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +25,9 @@ from .compat import (
     task_backends,
     task_enqueued,
 )
-from .enqueueing import Call, enqueue
+from .enqueueing import Call, enqueue, refuse_unready
 from .exceptions import UnknownTaskError
+from .probes import ProbeContext, ProbedEffect
 from .protocol.connecting import job_alias
 from .protocol.inserting import Spent
 from .protocol.reading import read_job
@@ -37,8 +39,6 @@ T = TypeVar("T")
 
 LARGEST_ID = 2**63 - 1
 LARGEST_INTEGER = 2**31 - 1
-OFFERED = (Recovery.UNDECLARED, Recovery.IDEMPOTENT)
-"""The other policies need effects on record to decide by: declaring one must not promise what is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,19 @@ class PGQueueTask(GenericTask[P, T]):
     max_run_seconds: int | None = None
     """Longest run; past it the run is interrupted, and has failed. None is the setting's."""
     recovery: str = Recovery.UNDECLARED
-    """What may be done when a worker is lost: `idempotent`, or undeclared."""
+    """What may be done when an effect is left unknown, or a worker lost: a word of `states.Recovery`."""
+    call_deadline_seconds: float | None = None
+    """How long after it began a call of an effect may still take effect; None is the setting's."""
+    replay_safe_seconds: float | None = None
+    """How long after its first call an `idempotent` task may repeat an effect; None is the setting's."""
     backoff_seconds: float | None = None
     """First delay after a failure, doubled each time; None is the setting's."""
     retry_on: tuple[type[BaseException], ...] = ()
     """Exceptions to try again after, whatever the default table says."""
     bury_on: tuple[type[BaseException], ...] = ()
     """Exceptions after which trying again is useless."""
+    on_dead: Any = None
+    """The task, or its name, that is enqueued with the job's id when the job becomes dead."""
     tenant: str | None = None
     shard_key: str | None = None
     """Jobs of one queue and shard key run one at a time."""
@@ -115,6 +121,16 @@ class PGQueueTask(GenericTask[P, T]):
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
+    def probe(self, function: Callable[[ProbeContext, ProbedEffect], Any]) -> Callable[..., Any]:
+        """Declare how to ask what became of an effect; a decorator, for a function or a coroutine function.
+
+        It answers `Happened`, `DidNotHappen`, `StillGoing` or `CannotTell`.
+        """
+        if self.recovery != Recovery.PROBE:
+            raise InvalidTask(f"{self.module_path} has a probe, and recovery={self.recovery!r}: declare it as 'probe'.")
+        registry.register_probe(self.module_path, function)
+        return function
+
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """Return this task with arguments, for `enqueue_many`."""
         return Call(self, args, kwargs)
@@ -152,6 +168,7 @@ class PGQueueBackend(BaseTaskBackend):
     def enqueue(self, task: Task[P, T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Insert a job in the caller's transaction; see `enqueueing.enqueue` for the errors."""
         self.validate_task(task)
+        refuse_unready(task)
         inserted = enqueue(Call(task, args, kwargs))
         if isinstance(inserted, Spent):
             return self._spent(task, inserted, args, kwargs)
@@ -209,6 +226,7 @@ def _refuse_bad_options(task: Task[..., Any]) -> None:
         if value is not None and not is_good(value):
             raise InvalidTask(f"{name} must be {expected}, not {value!r}.")
     _refuse_options_that_do_not_fit(task)
+    _refuse_unfit_recovery(task)
 
 
 def _refuse_options_that_do_not_fit(task: Task[..., Any]) -> None:
@@ -219,6 +237,14 @@ def _refuse_options_that_do_not_fit(task: Task[..., Any]) -> None:
         raise InvalidTask("unique_until='window' and window_seconds need each other.")
     if getattr(task, "unique_key", None) is not None and getattr(task, "operation_key", None) is not None:
         raise InvalidTask("A job has an operation_key, spent for ever, or a unique_key, for a time, and not both.")
+
+
+def _refuse_unfit_recovery(task: Task[..., Any]) -> None:
+    recovery = getattr(task, "recovery", None)
+    if recovery in (Recovery.MANUAL, Recovery.PROBE) and not task.takes_context:
+        raise InvalidTask(f"recovery={recovery!r} decides by context.effect(...): add takes_context=True.")
+    if recovery == Recovery.TRANSACTIONAL and inspect.iscoroutinefunction(task.func):
+        raise InvalidTask("recovery='transactional' needs a plain function: a coroutine has no transaction around it.")
 
 
 def _is_count(value: Any, *, largest: int = 32_000) -> bool:
@@ -253,9 +279,12 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "window_seconds": (_is_duration, "a finite number of seconds above 0"),
     "key_order": (lambda value: value in tuple(KeyOrder), f"one of {', '.join(KeyOrder)}"),
     "operation_key": _NAME,
-    "recovery": (lambda value: value in OFFERED, f"one of {', '.join(OFFERED)}"),
+    "recovery": (lambda value: value in list(Recovery), f"one of {', '.join(Recovery)}"),
+    "on_dead": (lambda value: _is_name(getattr(value, "module_path", value)), "a task or the path of its function"),
     "max_attempts": (_is_count, "a whole number between 1 and 32000"),
     "max_run_seconds": (partial(_is_count, largest=LARGEST_INTEGER), "a whole number of seconds above 0"),
+    "call_deadline_seconds": (_is_duration, "a finite number of seconds above 0"),
+    "replay_safe_seconds": (_is_duration, "a finite number of seconds above 0"),
     "backoff_seconds": (_is_duration, "a finite number of seconds above 0"),
     "retry_on": _EXCEPTIONS,
     "bury_on": _EXCEPTIONS,

@@ -14,6 +14,7 @@ from . import conf, registry
 from .backend import PGQueueBackend
 from .compat import InvalidTaskBackend, task_backends
 from .protocol.connecting import job_alias
+from .states import Recovery
 
 
 @checks.register("pgqueue")
@@ -124,6 +125,42 @@ def check_task_names(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessag
         if name not in known
         for near in [difflib.get_close_matches(name, known, n=1)]
     ]
+
+
+@checks.register("pgqueue")
+def check_probes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that every task that is to be probed has a probe (pgqueue.E015). Knows the modules imported so far."""
+    return [
+        checks.Error(
+            f"{name} has recovery='probe' and no probe.",
+            hint="Decorate the function that asks with .probe of the task.",
+            id="pgqueue.E015",
+        )
+        for name in registry.names()
+        if _recovery(name) == Recovery.PROBE and name not in registry.probed()
+    ]
+
+
+@checks.register("pgqueue", deploy=True)
+def check_undeclared(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """List the tasks without a recovery policy (pgqueue.W016); imports the task modules, as a worker does."""
+    if any(conf.problems(getattr(settings, "PGQUEUE", {}))):
+        return []
+    registry.discover()
+    undeclared = [name for name in registry.names() if _recovery(name) == Recovery.UNDECLARED]
+    kind = checks.Error if conf.current().require_recovery else checks.Warning
+    return [
+        kind(
+            f"{name} declares no recovery policy: it runs again whenever its worker is lost.",
+            hint="Declare recovery= on the task; PGQUEUE['REQUIRE_RECOVERY'] refuses those that do not.",
+            id="pgqueue.W016",
+        )
+        for name in undeclared
+    ]
+
+
+def _recovery(name: str) -> str:
+    return str(getattr(registry.get(name), "recovery", Recovery.UNDECLARED))
 
 
 def _databases() -> list[tuple[str, dict[str, Any]]]:

@@ -54,6 +54,18 @@ class Settings:
     """How long a run may go on past its limit before its process drains and leaves, to be replaced."""
     backoff_base_seconds: float = 2.0
     backoff_cap_seconds: float = 3600.0
+    call_deadline_seconds: float = 300.0
+    """How long after it began a call to the outside world may still take effect; sooner nobody may say it did not."""
+    replay_safe_seconds: float = 86_400.0
+    """How long after the first call a remote system surely knows its idempotency key."""
+    max_probes: int = 10
+    """Questions about one unknown outcome after which a person must decide."""
+    probe_timeout_seconds: float = 60.0
+    """How long a probe may take."""
+    probe_backoff_cap_seconds: float = 600.0
+    """Longest delay after a probe that failed."""
+    require_recovery: bool = False
+    """Whether a task without a recovery policy is refused."""
     max_payload_bytes: int = 256 * 1024
     max_result_bytes: int = 64 * 1024
     claim_timeout_seconds: float = 5.0
@@ -87,6 +99,8 @@ OVERRIDABLE = (
     "KILL_GRACE_SECONDS",
     "BACKOFF_BASE_SECONDS",
     "BACKOFF_CAP_SECONDS",
+    "CALL_DEADLINE_SECONDS",
+    "REPLAY_SAFE_SECONDS",
     "MAX_PAYLOAD_BYTES",
     "MAX_RESULT_BYTES",
 )

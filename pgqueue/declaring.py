@@ -20,6 +20,9 @@ class Options(TypedDict, total=False):
     max_attempts: int | None
     max_run_seconds: int | None
     recovery: str
+    call_deadline_seconds: float | None
+    replay_safe_seconds: float | None
+    on_dead: Any
     backoff_seconds: float | None
     retry_on: tuple[type[BaseException], ...]
     bury_on: tuple[type[BaseException], ...]

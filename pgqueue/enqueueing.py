@@ -11,11 +11,12 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from . import conf, notifying
-from .compat import Task
+from . import conf, notifying, registry
+from .compat import InvalidTask, Task
 from .exceptions import OperationKeyConflictError
 from .payloads import digest, encode_arguments
 from .protocol.connecting import job_alias
+from .protocol.following import on_dead_of
 from .protocol.inserting import (
     Inserted,
     NewJob,
@@ -78,6 +79,18 @@ def enqueue_many(calls: Iterable[Call]) -> list[int]:
     return ids
 
 
+def refuse_unready(task: Task[..., Any]) -> None:
+    """Raise `InvalidTask` for a task whose recovery policy lacks what it needs, or that must declare one."""
+    recovery = getattr(task, "recovery", Recovery.UNDECLARED)
+    if recovery == Recovery.PROBE and task.module_path not in registry.probed():
+        raise InvalidTask(f"{task.module_path} has recovery='probe' and no probe: declare one with @{task.name}.probe.")
+    if recovery == Recovery.UNDECLARED and conf.current().require_recovery:
+        raise InvalidTask(
+            f"{task.module_path} declares no recovery policy, and PGQUEUE['REQUIRE_RECOVERY'] is set: "
+            f"say what may be done when its worker is lost, as @task(recovery='idempotent')."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """What keeps a job from being enqueued twice: an operation key, or how long and how its unique key does."""
@@ -106,6 +119,7 @@ def _portions(calls: Iterable[Call]) -> Iterator[list[NewJob]]:
     jobs: list[NewJob] = []
     characters = 0
     for call in calls:
+        refuse_unready(call.task)
         jobs.append(_new_job(call))
         characters += len(jobs[-1].args or "") + len(jobs[-1].kwargs or "")
         if len(jobs) >= PORTION or characters >= PORTION_CHARACTERS:
@@ -166,6 +180,7 @@ def _new_job(call: Call) -> NewJob:
         unique_key=unique_key,
         until_started=is_until_started or None,
         max_run_seconds=getattr(task, "max_run_seconds", None),
+        on_dead=on_dead_of(task),
     )
 
 

@@ -78,7 +78,7 @@ class OperationKeyConflictError(PGQueueError):
 
     def __str__(self) -> str:
         return (
-            f"Operation key {_shown(self.key)} of task {_shown(self.task)} belongs to job {self.job_id}, "
+            f"Operation key {shown(self.key)} of task {shown(self.task)} belongs to job {self.job_id}, "
             f"which was enqueued with other arguments: pass the same arguments, or use another key."
         )
 
@@ -92,7 +92,7 @@ class UnknownTaskError(PGQueueError):
 
     def __str__(self) -> str:
         return (
-            f"No task is registered as {_shown(self.task)}: deploy the code that defines it, in a tasks.py "
+            f"No task is registered as {shown(self.task)}: deploy the code that defines it, in a tasks.py "
             f"of an installed app, or give its new function the old name."
         )
 
@@ -109,6 +109,35 @@ class LeaseLostError(PGQueueError):
         return (
             f"Job {self.job_id} is no longer owned under fence {self.fence}: its lease was lost, and "
             f"nothing was written. Stop working on it; whoever owns it now writes its ending."
+        )
+
+
+class EffectRefusedError(PGQueueError):
+    """A call to the outside world that must not begin here; nothing was called."""
+
+    def __init__(self, job_id: int, effect: str, reason: str) -> None:
+        super().__init__(job_id, effect, reason)
+        self.job_id = job_id
+        self.effect = effect
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Effect {shown(self.effect)} of job {self.job_id} was not called: {self.reason}."
+
+
+class OutcomeUnknownError(PGQueueError):
+    """An effect that may or may not have happened: nobody knows what it came to."""
+
+    def __init__(self, job_id: int, effects: tuple[str, ...]) -> None:
+        super().__init__(job_id, effects)
+        self.job_id = job_id
+        self.effects = effects
+
+    def __str__(self) -> str:
+        names = ", ".join(shown(name) for name in self.effects)
+        return (
+            f"Job {self.job_id} left an effect whose outcome is unknown ({names}): it may have happened. "
+            f"It is not called again before that is settled."
         )
 
 
@@ -132,22 +161,7 @@ class JobNotFoundError(PGQueueError, LookupError):
         self.job_id = job_id
 
     def __str__(self) -> str:
-        return f"Job {_shown(self.job_id)} does not exist: the id is wrong, or its row was deleted."
-
-
-class LimitNameError(PGQueueError, ValueError):
-    """No limit can have this name, or not the one that the verb sets; `kinds` are those it takes."""
-
-    def __init__(self, name: str, kinds: tuple[str, ...]) -> None:
-        super().__init__(name, kinds)
-        self.name = name
-        self.kinds = kinds
-
-    def __str__(self) -> str:
-        return (
-            f"{_shown(self.name)} names nothing that this verb bounds: give a kind and a name of at most "
-            f"{LONGEST_NAME} characters, as in tenant:acme; the kind is one of {', '.join(self.kinds)}."
-        )
+        return f"Job {shown(self.job_id)} does not exist: the id is wrong, or its row was deleted."
 
 
 class UniqueKeyBusyError(PGQueueError):
@@ -163,51 +177,9 @@ class UniqueKeyBusyError(PGQueueError):
 
     def __str__(self) -> str:
         return (
-            f"Nothing was enqueued: jobs of task {_shown(self.task)} with the unique key {_shown(self.key)} came and "
+            f"Nothing was enqueued: jobs of task {shown(self.task)} with the unique key {shown(self.key)} came and "
             "went meanwhile. Enqueue again, in a transaction of Read Committed."
         )
-
-
-class IdempotencyKeyReusedError(PGQueueError):
-    """An operator's request whose key already stands for another request.
-
-    `seen` describes the request that came now, `expected` the one on record.
-    """
-
-    def __init__(self, key: str, seen: str, expected: str) -> None:
-        super().__init__(key, seen, expected)
-        self.key = key
-        self.seen = seen
-        self.expected = expected
-
-    def __str__(self) -> str:
-        return (
-            f"Idempotency key {_shown(self.key)} was used for {_shown(self.expected)} and now comes with "
-            f"{_shown(self.seen)}: use a new key for a new request."
-        )
-
-
-class UnknownVerbError(PGQueueError, ValueError):
-    """An operator's verb that does not exist; `known` are those that do."""
-
-    def __init__(self, verb: str, known: tuple[str, ...]) -> None:
-        super().__init__(verb, known)
-        self.verb = verb
-        self.known = known
-
-    def __str__(self) -> str:
-        return f"There is no verb {_shown(self.verb)}: use one of {', '.join(self.known)}."
-
-
-class ReasonMissingError(PGQueueError, ValueError):
-    """An operator's action without a reason; nothing was done and nothing recorded."""
-
-    def __init__(self, verb: str) -> None:
-        super().__init__(verb)
-        self.verb = verb
-
-    def __str__(self) -> str:
-        return f"{_shown(self.verb)} needs a reason: say why, for whoever reads the audit log later."
 
 
 class JobCancelledError(PGQueueError):
@@ -314,7 +286,7 @@ def members(exc: BaseException) -> Iterator[BaseException]:
             yield current
 
 
-def _shown(name: object) -> str:
+def shown(name: object) -> str:
     """Quote a name for a message: escaped, and never longer than a line or two."""
     text = repr(name)
     return text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "...'"

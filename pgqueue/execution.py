@@ -23,6 +23,8 @@ from .payloads import decode, encode_result
 from .protocol.claiming import Lease
 from .protocol.settling import Ending, EndingKind, Failure
 from .results import started
+from .states import Recovery
+from .transactional import call_and_complete
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,10 @@ def run(
     prepared = prepare(held, on_error=on_error)
     if isinstance(prepared, Ending):
         return prepared
-    return conclude(prepared, partial(call, prepared), on_error=on_error)
+    body = partial(call, prepared)
+    if held.lease.recovery == Recovery.TRANSACTIONAL:
+        return _conclude_transactional(prepared, body, on_error=on_error)
+    return conclude(prepared, body, on_error=on_error)
 
 
 def prepare(held: Held, *, on_error: Callable[[BaseException], object] | None = None) -> Prepared | Ending:
@@ -84,6 +89,16 @@ def conclude(
     except BaseException as error:
         return _caught(held, error, began_at, on_error)
     return Ending(EndingKind.COMPLETE, held.lease.id, held.lease.fence, time.monotonic() - began_at, result=result)
+
+
+def _conclude_transactional(
+    prepared: Prepared, body: Callable[[], Any], *, on_error: Callable[[BaseException], object] | None
+) -> Ending:
+    held, began_at = prepared.held, prepared.began_at
+    try:
+        return call_and_complete(held, body)
+    except BaseException as error:
+        return _caught(held, error, began_at, on_error)
 
 
 def interrupted(held: Held, error: BaseException) -> Ending:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
+
+import psycopg
 
 from . import conf
 from .protocol.claiming import Lease
@@ -34,6 +38,8 @@ class Held:
     stop_requested: bool = False
     timed_out: bool = False
     """Its run has taken longer than its limit."""
+    lend: Callable[[], AbstractContextManager[psycopg.Connection[Any]]] | None = None
+    """Where its effects are written: in a test its own connection; None is one of the queue's own."""
 
     def may_be_lost(self) -> bool:
         """Say whether the lease is lost, or may have run out since it was last confirmed."""

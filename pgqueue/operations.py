@@ -12,20 +12,15 @@ from django.db.transaction import TransactionManagementError
 from django.utils.module_loading import import_string
 
 from . import conf, notifying, signalling
-from .exceptions import (
-    LONGEST_NAME,
-    IdempotencyKeyReusedError,
-    JobNotFoundError,
-    LimitNameError,
-    ReasonMissingError,
-    UnknownVerbError,
-)
+from .exceptions import LONGEST_NAME, JobNotFoundError
 from .protocol import operating
 from .protocol.connecting import job_alias
 from .protocol.operating import AuditRow, Change, Replay
+from .refusals import IdempotencyKeyReusedError, LimitNameError, ReasonMissingError, UnknownVerbError
 from .states import FINAL, LIMIT_KINDS, WAITING, Outcome, State
-from .verbs import ACTIVE, VERBS, Verb
+from .verbs import ACTIVE, VERBS, Verb, why_refused
 
+_EXPLAINED = (Outcome.REFUSED_RUNNING, Outcome.REFUSED_UNKNOWN, Outcome.REFUSED_STATE)
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
 
 
@@ -89,6 +84,10 @@ class Action:
     state_after: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     replay: Replay | None = None
+    new_job_id: int | None = None
+    """The job that a `clone` made."""
+    why: str | None = None
+    """Why nothing was done, where the outcome alone does not say it."""
 
 
 def act(
@@ -109,8 +108,8 @@ def act(
     `version_seen` None has seen nothing and changes nothing. Owns
     its transaction, which must be the outermost one: what it answers is committed. A lock that somebody holds is
     waited for `wait_seconds` (by default `LOCK_TIMEOUT_SECONDS`), then it is `busy`. Raise `UnknownVerbError`,
-    `ReasonMissingError`, `JobNotFoundError` for an id that is not a number, `LimitNameError` for a name that no limit
-    can have, and `IdempotencyKeyReusedError` for a key that stands for another request.
+    `ReasonMissingError`, `VerbParamsError`, `JobNotFoundError` for an id that is not a number, `LimitNameError` for a
+    name that no limit can have, and `IdempotencyKeyReusedError` for a key that stands for another request.
     """
     request = Request(
         verb=_verb(verb),
@@ -119,11 +118,11 @@ def act(
         actor=replace(actor, name=operating.text(actor.name)),
         reason=operating.text(reason),
         ticket=operating.text(ticket),
-        params=params or {},
+        params=_checked(_verb(verb), params or {}),
         idempotency_key=idempotency_key or None,
         wait_seconds=wait_seconds,
     )
-    if not request.reason:
+    if not request.reason and request.verb.level >= 2:
         raise ReasonMissingError(verb)
     alias = job_alias()
     _refuse_foreign_transaction(alias)
@@ -137,7 +136,7 @@ def act(
         return _audited_alone(alias, request, Outcome.BUSY)
     except IntegrityError as error:
         return _met_another(alias, request, error)
-    if request.verb.kind == "job" and action.state_after in FINAL:
+    if request.verb.kind == "job" and action.state_after in FINAL and action.state_after != action.state_found:
         signalling.tell_end(alias, job_id=int(request.target_id), task=action.facts["task"])
     return action
 
@@ -149,6 +148,12 @@ def _met_another(alias: str, request: Request, error: IntegrityError) -> Action:
     if not operating.is_spent_key(error):
         raise error
     return _replayed_elsewhere(alias, request)
+
+
+def _checked(verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
+    params = {name: operating.text(value) if isinstance(value, str) else value for name, value in given.items()}
+    verb.check(params)
+    return params
 
 
 def _verb(name: str) -> Verb:
@@ -197,7 +202,8 @@ def _act(alias: str, request: Request) -> Action:
             return _audited(alias, request, Outcome.GONE, None)
         if not request.actor.may_touch(request.verb, facts.get("queue") or facts.get("name", ""), facts.get("task")):
             return _audited(alias, request, Outcome.FORBIDDEN, None)
-        change = operating.change(alias, request.verb.name, _statement_params(request, facts))
+        statement = request.verb.statement or request.verb.name
+        change = operating.change(alias, statement, _statement_params(request, facts))
         if change is None:
             return _audited(alias, request, _refusal(request, facts), facts)
         if change.state in (*WAITING, ACTIVE):
@@ -211,7 +217,7 @@ def _statement_params(request: Request, facts: Mapping[str, Any]) -> dict[str, A
         "version_seen": request.version_seen,
         "actor_name": request.actor.name,
         "reason": request.reason,
-        **request.verb.params(facts, request.params),
+        **request.verb.params({**facts, "actor_name": request.actor.name}, request.params),
     }
 
 
@@ -295,4 +301,6 @@ def _audited(
         state_after=change.state if change else None,
         facts=found,
         replay=replay,
+        new_job_id=change.new_job_id if change else None,
+        why=why_refused(request.verb, found, request.params) if outcome in _EXPLAINED else None,
     )

@@ -1,6 +1,6 @@
-"""The decision table: what becomes of a running job whose owner is gone.
+"""The decision table: what becomes of a running job whose owner is gone, or left an effect unknown.
 
-One pure function serves takeover and break lease, so that both give the same answer for the same
+One pure function serves endings, takeover and break lease, so that all give the same answer for the same
 row. Its input is read from the row under its lock; `docs/guarantees.md` prints the table.
 """
 
@@ -19,20 +19,32 @@ class Facts:
     unknown_effects: int
     stop_requested: bool
     exhausted: bool
+    replay_safe: bool
+    """Whether no effect with an unknown outcome was first called longer ago than a replay is safe."""
 
 
 def decide(facts: Facts) -> State:
     """Return the state that a job without an owner goes to.
 
-    An effect whose outcome is unknown outweighs everything: only `idempotent` may run again over
-    it, under the same operation key, and nothing may end as if it had not happened.
+    An effect whose outcome is unknown outweighs everything: only `idempotent` may run again over it, under the same
+    operation key and while the remote system still knows that, and nothing may end as if it had not happened.
     """
     if facts.unknown_effects > 0:
-        replay = facts.recovery == Recovery.IDEMPOTENT and not facts.exhausted and not facts.stop_requested
-        return State.RETRYING if replay else State.UNKNOWN
+        return State.RETRYING if _may_replay(facts) else State.UNKNOWN
     if facts.stop_requested:
         return State.CANCELLED
     return State.DEAD if facts.exhausted else State.RETRYING
+
+
+def asks_probe(facts: Facts) -> bool:
+    """Say whether the remote system is asked before a person is."""
+    return facts.unknown_effects > 0 and facts.recovery == Recovery.PROBE
+
+
+def _may_replay(facts: Facts) -> bool:
+    return (
+        facts.recovery == Recovery.IDEMPOTENT and facts.replay_safe and not facts.exhausted and not facts.stop_requested
+    )
 
 
 def decide_break(facts: Facts) -> State:

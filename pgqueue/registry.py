@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from django.utils.module_loading import autodiscover_modules
@@ -12,6 +13,7 @@ from .compat import Task
 from .exceptions import UnknownTaskError
 
 _tasks: dict[str, Task[..., Any]] = {}
+_probes: dict[str, Callable[..., Any]] = {}
 
 
 def register(task: Task[..., Any]) -> None:
@@ -19,6 +21,23 @@ def register(task: Task[..., Any]) -> None:
     known = _tasks.get(task.module_path)
     if known is None or known.func is not task.func:
         _tasks[task.module_path] = task
+
+
+def register_probe(name: str, probe: Callable[..., Any]) -> None:
+    """Make known how to ask what became of the effects of a task."""
+    _probes[name] = probe
+
+
+def probe_of(name: str) -> Callable[..., Any]:
+    """Return the probe of the task of that name. Raise `UnknownTaskError`."""
+    if name not in _probes:
+        raise UnknownTaskError(name)
+    return _probes[name]
+
+
+def probed() -> tuple[str, ...]:
+    """Return the names of the tasks that have a probe, sorted."""
+    return tuple(sorted(_probes))
 
 
 def get(name: str) -> Task[..., Any] | None:

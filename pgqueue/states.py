@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -31,6 +32,15 @@ class Stage(StrEnum):
     RESULT_KNOWN = "result_known"
     CONFIRMING = "confirming"
     CONFIRMED = "confirmed"
+
+
+_WORST_FIRST = (Stage.OUTCOME_UNKNOWN, Stage.RESULT_KNOWN, Stage.CONFIRMING, Stage.CONFIRMED)
+
+
+def worst(stages: Iterable[str]) -> Stage:
+    """Return the stage of a job whose effects stand so: the least settled one, `not_called` without any."""
+    found = set(stages)
+    return next((stage for stage in _WORST_FIRST if stage in found), Stage.NOT_CALLED)
 
 
 class Recovery(StrEnum):
@@ -98,6 +108,8 @@ class AttemptOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     LOST = "lost"
+    UNKNOWN = "unknown"
+    """It left an effect whose outcome is unknown. Not charged: the run goes on after the verdict."""
 
 
 class Outcome(StrEnum):
@@ -142,6 +154,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves("complete", By.WORKER, (State.RUNNING,), State.SUCCEEDED),
     *_moves("retry", By.WORKER, (State.RUNNING,), State.RETRYING, State.DEAD, State.CANCELLED),
     *_moves("bury", By.WORKER, (State.RUNNING,), State.DEAD, State.CANCELLED),
+    *_moves("settle_unknown", By.WORKER, (State.RUNNING,), State.RETRYING, State.UNKNOWN),
     *_moves("release", By.WORKER, (State.RUNNING,), State.PENDING, State.CANCELLED),
     *_moves(
         "take_over",
@@ -156,6 +169,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_moves("unhold", By.OPERATOR, (State.PAUSED,), *WAITING),
     *_moves("cancel", By.OPERATOR, (*WAITING, State.PAUSED), State.CANCELLED),
     *_moves("give_up", By.OPERATOR, (*WAITING, State.UNKNOWN), State.DEAD),
+    *_moves("reconcile", By.OPERATOR, (State.UNKNOWN,), State.RETRYING, State.SUCCEEDED, State.DEAD),
     *_moves("requeue", By.OPERATOR, (State.DEAD, State.CANCELLED), State.PENDING),
     *_moves(
         "break_lease",

@@ -10,7 +10,7 @@ import psycopg
 from . import conf
 from .backoff import delay_seconds
 from .protocol.taking_over import Expired, Taken, Verdict, list_expired, take_over
-from .recovery import Facts, decide
+from .recovery import Facts, asks_probe, decide
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +45,17 @@ def verdict(job: Expired) -> Verdict:
     settings = conf.of(queue=job.queue, task=job.task)
     losses_alone = job.lease_losses
     exhausted = losses_alone >= settings.max_lease_losses
-    target = decide(
-        Facts(
-            recovery=job.recovery,
-            unknown_effects=job.unknown_effects,
-            stop_requested=job.stop_requested,
-            exhausted=exhausted,
-        )
+    facts = Facts(
+        recovery=job.recovery,
+        unknown_effects=job.unknown_effects,
+        stop_requested=job.stop_requested,
+        exhausted=exhausted,
+        replay_safe=job.replay_safe,
     )
     delay = 0.0 if losses_alone == 0 else _delay(losses_alone, settings)
     times = f"; lost {losses_alone} times alone, the limit is {settings.max_lease_losses}" if exhausted else ""
-    return Verdict(target, delay, f"Worker {job.worker_id} was lost under fence {job.fence}: its lease ran out{times}.")
+    message = f"Worker {job.worker_id} was lost under fence {job.fence}: its lease ran out{times}."
+    return Verdict(decide(facts), delay, message, asks_probe(facts))
 
 
 def _delay(losses: int, settings: conf.Settings) -> float:

@@ -21,6 +21,7 @@ from pgqueue.models import (
     MinuteStat,
     OperationKey,
     OperatorAction,
+    Probe,
     Queue,
     Window,
     Worker,
@@ -95,12 +96,16 @@ class JobFactory(RowFactory):
             state=State.UNKNOWN,
             version=3,
             recovery=Recovery.MANUAL,
-            stage=Stage.OUTCOME_UNKNOWN,
             unknown_effects=1,
             fence=factory.LazyFunction(next_fence),
             lease_losses=1,
             lane=Lane.ALONE,
             claimed_at=factory.LazyFunction(lambda: from_now(-61)),
+        )
+        replaying = factory.Trait(
+            retrying=True,
+            recovery=Recovery.IDEMPOTENT,
+            unknown_effects=1,
         )
         probing = factory.Trait(
             unknown=True, recovery=Recovery.PROBE, probe_at=factory.LazyFunction(lambda: from_now(30))
@@ -131,13 +136,16 @@ class JobFactory(RowFactory):
     queue = "default"
     task = TASK
     max_attempts = 8
+    unknown_effects = 0
+    stage = factory.LazyAttribute(lambda job: Stage.OUTCOME_UNKNOWN if job.unknown_effects else Stage.NOT_CALLED)
+    replay_until = factory.LazyAttribute(lambda job: from_now(3600) if job.unknown_effects else None)
 
 
 LEGAL = (
     {},
     {"future": True},
     {"retrying": True},
-    {"retrying": True, "unknown_effects": 1, "stage": Stage.OUTCOME_UNKNOWN, "recovery": Recovery.IDEMPOTENT},
+    {"replaying": True},
     {"running": True},
     {"running": True, "unknown_effects": 1, "stage": Stage.OUTCOME_UNKNOWN, "recovery": Recovery.MANUAL},
     {"expired": True},
@@ -225,13 +233,36 @@ class EffectFactory(RowFactory):
     class Meta:
         model = Effect
 
+    class Params:
+        past = factory.Trait(
+            first_called_at=factory.LazyFunction(lambda: from_now(-600)),
+            called_at=factory.LazyFunction(lambda: from_now(-600)),
+            deadline_at=factory.LazyFunction(lambda: from_now(-300)),
+        )
+
     job_id = factory.Sequence(lambda n: 900_000 + n)
     fence = factory.LazyFunction(next_fence)
+    first_called_at = factory.LazyFunction(lambda: from_now(-5))
     called_at = factory.LazyFunction(lambda: from_now(-5))
+    deadline_at = factory.LazyFunction(lambda: from_now(295))
+    replay_until = factory.LazyFunction(lambda: from_now(86_000))
     attempt = 1
     name = "sms"
     stage = Stage.OUTCOME_UNKNOWN
     operation_key = factory.LazyAttribute(lambda effect: f"job:{effect.job_id}:{effect.name}")
+
+
+class ProbeFactory(RowFactory):
+    """A question that was not answered."""
+
+    class Meta:
+        model = Probe
+
+    job_id = factory.Sequence(lambda n: 900_000 + n)
+    fence = factory.LazyFunction(next_fence)
+    worker_id = WORKER
+    asked_at = factory.LazyFunction(Now)
+    effect = "sms"
 
 
 class QueueFactory(RowFactory):

@@ -108,7 +108,7 @@ def test_a_task_that_cannot_work_is_refused_in_djangos_words(function: Any, opti
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"recovery": "hope"}, r"recovery must be one of undeclared, idempotent, not 'hope'\."),
+        ({"recovery": "hope"}, r"recovery must be one of transactional, .*, undeclared, not 'hope'\."),
         ({"max_attempts": 0}, r"max_attempts must be a whole number between 1 and 32000, not 0\."),
         ({"max_attempts": 32_001}, "max_attempts"),
         ({"max_attempts": 2.5}, "max_attempts"),

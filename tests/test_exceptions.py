@@ -6,31 +6,36 @@ import pickle
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from pgqueue import exceptions
+from pgqueue import exceptions, refusals
 from pgqueue.exceptions import (
     AttemptFailedError,
     Bury,
-    IdempotencyKeyReusedError,
+    EffectRefusedError,
     JobCancelledError,
     JobLostError,
     JobNotFoundError,
     JobStoppedError,
     JobTimeoutError,
     LeaseLostError,
-    LimitNameError,
     OperationKeyConflictError,
+    OutcomeUnknownError,
     PayloadError,
     PayloadTooLargeError,
     PayloadTypeError,
     PGQueueError,
-    ReasonMissingError,
     ResultError,
     Retry,
     SettingsError,
     UniqueKeyBusyError,
     UnknownTaskError,
-    UnknownVerbError,
     members,
+)
+from pgqueue.refusals import (
+    IdempotencyKeyReusedError,
+    LimitNameError,
+    ReasonMissingError,
+    UnknownVerbError,
+    VerbParamsError,
 )
 
 # Each error with its facts, and what its message must name.
@@ -52,6 +57,9 @@ EXAMPLES = [
         ["pause 1", "pause 2"],
     ),
     (UnknownVerbError, {"verb": "rnu", "known": ("pause", "requeue")}, ["rnu", "pause", "requeue"]),
+    (EffectRefusedError, {"job_id": 5, "effect": "sms", "reason": "a block is open"}, ["5", "sms", "a block"]),
+    (OutcomeUnknownError, {"job_id": 5, "effects": ("sms", "mail")}, ["5", "sms", "mail"]),
+    (VerbParamsError, {"verb": "happened", "param": "evidence", "problem": "is missing"}, ["happened", "evidence"]),
     (ReasonMissingError, {"verb": "pause"}, ["pause", "reason"]),
     (JobCancelledError, {"job_id": 5}, ["5"]),
     (JobLostError, {"job_id": 5, "fence": 90}, ["5", "90"]),
@@ -63,8 +71,8 @@ examples = pytest.mark.parametrize(("kind", "facts", "named"), EXAMPLES, ids=[ki
 
 
 def errors_of_the_page():
-    found = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass)]
-    return {kind for kind in found if kind.__module__ == exceptions.__name__}
+    found = [kind for page in (exceptions, refusals) for _, kind in inspect.getmembers(page, inspect.isclass)]
+    return {kind for kind in found if kind.__module__ in (exceptions.__name__, refusals.__name__)}
 
 
 def test_every_error_has_an_example_here():

@@ -86,7 +86,9 @@ def test_a_refusal_exits_with_its_own_status_and_says_what_was_found(
         call_command("pgqueue_act", "hold", str(job.id), f"--version={version}", "--reason=a test")
     assert caught.value.returncode == NOT_DONE == 3
     row = OperatorAction.objects.get()
-    assert capsys.readouterr().out == f"{told} audit={row.id} found={job.state} version={job.version}\n"
+    line, _, why = capsys.readouterr().out.strip().partition(" why=")
+    assert line == f"{told} audit={row.id} found={job.state} version={job.version}"
+    assert ("this applies to pending, retrying" in why) == (told != "outcome=changed")
     assert snapshot() == before
 
 
@@ -109,7 +111,7 @@ def test_a_target_that_is_no_number_is_an_error(id: str) -> None:
     [
         (["fly", "1", "--version=1", "--reason=x"], "invalid choice"),
         (["hold", "1", "--reason=x"], "--version"),
-        (["hold", "1", "--version=1"], "--reason"),
+        (["hold", "1", "--version=1"], "needs a reason"),
         (["hold", "1", "--version=one", "--reason=x"], "invalid int value"),
         (["hold", "1", "--version=1", "--reason=  "], "needs a reason"),
         (["pause_queue", "mail", "--version=0", "--reason=x", "--for-seconds=-5"], "greater than zero"),

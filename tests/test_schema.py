@@ -28,6 +28,7 @@ from tests.factories import (
     MinuteStatFactory,
     OperationKeyFactory,
     OperatorActionFactory,
+    ProbeFactory,
     WindowFactory,
     from_now,
 )
@@ -79,8 +80,13 @@ REFUSED = [
     refused("pgqueue_limit_range", LimitFactory, weight=0),
     refused("pgqueue_limit_rate_shape", LimitFactory, rate_per_second=1.0),
     refused("pgqueue_limit_rate_shape", LimitFactory, burst=1),
+    refused("pgqueue_job_unknown_staged", JobFactory, running=True, unknown_effects=1, stage="confirmed"),
+    refused("pgqueue_job_unknown_staged", JobFactory, running=True, stage="outcome_unknown"),
+    refused("pgqueue_job_unknown_staged", JobFactory, succeeded=True, stage="outcome_unknown"),
     refused("pgqueue_effect_stage_known", EffectFactory, stage="called"),
     refused("pgqueue_bulk_state_known", BulkActionFactory, state="paused"),
+    refused("pgqueue_effect_called_dated", EffectFactory, called_at=None),
+    refused("pgqueue_effect_called_dated", EffectFactory, stage="not_called"),
 ]
 
 TWICE = [
@@ -91,6 +97,7 @@ TWICE = [
     refused("pgqueue_operationkey_once", OperationKeyFactory, key="coupon:7"),
     refused("pgqueue_attempt_once", AttemptFactory, job_id=7, fence=5),
     refused("pgqueue_effect_once", EffectFactory, job_id=7, name="sms"),
+    refused("pgqueue_probe_once", ProbeFactory, job_id=7, fence=5),
     refused("pgqueue_action_once", OperatorActionFactory, idempotency_key="once"),
     refused("pgqueue_bulkitem_once", BulkItemFactory, bulk_id="00000000-0000-0000-0000-000000000007", job_id=7),
     refused("pgqueue_minutestat_once", MinuteStatFactory, minute=datetime(2026, 1, 1, tzinfo=UTC)),
@@ -111,6 +118,7 @@ NOT_TWICE = [
     pytest.param(OperationKeyFactory, {"key": "k"}, {"key": "k", "task": "tests.testapp.tasks.echo"}),
     pytest.param(AttemptFactory, {"job_id": 7, "fence": 5}, {"job_id": 7, "fence": 6}),
     pytest.param(EffectFactory, {"job_id": 7, "name": "sms"}, {"job_id": 7, "name": "mail"}),
+    pytest.param(ProbeFactory, {"job_id": 7, "fence": 5}, {"job_id": 7, "fence": 6}),
     pytest.param(
         OperatorActionFactory, {"idempotency_key": "k"}, {"idempotency_key": "k", "outcome": Outcome.REPLAYED}
     ),

@@ -13,6 +13,7 @@ from pgqueue.verbs import VERBS
 ROOT = Path(__file__).parent.parent
 STATEMENTS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "pgqueue" / "sql").glob("*.sql")}
 STATES = "|".join(State)
+CLONING = {"clone"}
 ENQUEUEING = {"enqueue", "enqueue_many", "enqueue_once", "enqueue_unique", "enqueue_in_window"}
 
 
@@ -67,7 +68,7 @@ def test_a_statement_that_sets_the_state_is_a_verb_of_the_table(name):
     )
     verbs = {move.verb for move in TRANSITIONS} | {"claim_picked"}
     assert bool(writes) == (name in verbs)
-    assert ("INSERT INTO pgqueue_job (" in STATEMENTS[name]) == (name in ENQUEUEING)
+    assert ("INSERT INTO pgqueue_job (" in STATEMENTS[name]) == (name in ENQUEUEING | CLONING)
 
 
 def test_the_second_half_of_a_laned_claim_makes_the_claims_moves():
@@ -129,16 +130,17 @@ def test_only_a_claim_leads_to_running():
 
 
 def test_the_workers_verbs_are_the_endings_and_the_claim():
-    assert {move.verb for move in TRANSITIONS if move.by == By.WORKER} == set(EndingKind) | {"claim"}
+    assert {move.verb for move in TRANSITIONS if move.by == By.WORKER} == {*EndingKind, "settle_unknown", "claim"}
 
 
 def test_an_operators_verb_is_offered_in_the_states_it_leaves():
-    offered = {verb.name: set(verb.states) for verb in VERBS.values() if verb.kind == "job"}
+    offered = {verb.statement or verb.name: set(verb.states) for verb in VERBS.values() if verb.kind == "job"}
     moving = {move.verb for move in TRANSITIONS if move.by == By.OPERATOR}
     assert {name: states for name, states in offered.items() if name in moving} == {
         verb: {source for source, _ in moves_of(verb)} for verb in moving
     }
-    assert {name for name in offered if name not in moving} == {"ask_to_stop", "skip_head"}
+    others = {"ask_to_stop", "skip_head", "ask_again", "assign", "clone"}
+    assert {name for name in offered if name not in moving} == others
 
 
 def every_fact():
@@ -146,7 +148,8 @@ def every_fact():
         for unknown_effects in (0, 1, 2):
             for stop_requested in (False, True):
                 for exhausted in (False, True):
-                    yield Facts(recovery, unknown_effects, stop_requested, exhausted)
+                    for replay_safe in (False, True):
+                        yield Facts(recovery, unknown_effects, stop_requested, exhausted, replay_safe)
 
 
 def test_the_decision_table_makes_exactly_the_moves_of_a_takeover():

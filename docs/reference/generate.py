@@ -20,7 +20,7 @@ from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 
 import pgqueue
-from pgqueue import conf, exceptions, failures
+from pgqueue import conf, exceptions, failures, refusals
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = Path(pgqueue.__file__).resolve().parent
@@ -134,8 +134,8 @@ def exceptions_page() -> str:
         "class is stored with the attempt, in `pgqueue_attempt.failure_class`.",
         _table(("the task raises", "tried", "class"), _classified()),
         "## The project's errors",
-        "All are in `pgqueue.exceptions`. Each has its facts as attributes. Messages hold no values of\n"
-        "arguments and no credentials.",
+        "They are in `pgqueue.exceptions`, those of operators' requests in `pgqueue.refusals`. Each has its facts as\n"
+        "attributes. Messages hold no values of arguments and no credentials.",
         *_errors(),
     )
 
@@ -230,9 +230,8 @@ def _tried(failure_class: failures.FailureClass) -> str:
 
 
 def _errors() -> Iterator[str]:
-    for kind in vars(exceptions).values():
-        if not inspect.isclass(kind) or kind.__module__ != exceptions.__name__:
-            continue
+    pages = (exceptions, refusals)
+    for kind in (value for page in pages for value in vars(page).values() if _is_defined_in(page, value)):
         bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
         yield f"### {kind.__name__}"
         yield f"A subclass of {bases}. {inspect.cleandoc(kind.__doc__ or '')}"
@@ -240,6 +239,10 @@ def _errors() -> Iterator[str]:
         if names is not None and names <= SAMPLES.keys():
             yield "For example:"
             yield f"> {kind(*(SAMPLES[name] for name in names))}"
+
+
+def _is_defined_in(page: object, value: object) -> bool:
+    return inspect.isclass(value) and value.__module__ == vars(page)["__name__"]
 
 
 def _checks() -> Iterator[tuple[str, str, str, str]]:

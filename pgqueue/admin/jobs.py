@@ -133,14 +133,28 @@ class JobAdmin(BulkVerbs):
         private = ["arguments", "result"] if request.user.has_perm("pgqueue.view_job_args") else ["hidden"]
         times = [instant_of(field, label) for field, label in TIMES.items()]
         keys = ("shard_key", "blocks_key", "held_from")
-        placement = [("priority", "lane", "max_run_seconds"), ("tenant", "resource"), keys]
+        placement = [
+            ("priority", "lane", "max_run_seconds"),
+            ("tenant", "resource"),
+            keys,
+            ("unique_key", "until_started", "replaced_at"),
+        ]
         related = [("parent_id", "cloned_from_id", "schedule_id")]
         return (
             (None, {"fields": [("standing", "tried", "version"), ("queue_link", "operation")]}),
             (_("Last error"), {"fields": ["last_error_class", "last_error"]}),
             (_("Times"), {"fields": [tuple(times[:3]), tuple(times[3:5]), tuple(times[5:])]}),
             (_("Lease"), {"fields": [("lease", "worker"), LEASE_UNTIL, ("fence", "lease_losses", "settled_by")]}),
-            (_("Recovery"), {"fields": [("recovery", "stage", "unknown_effects")]}),
+            (
+                _("Recovery"),
+                {
+                    "fields": [
+                        ("recovery", "stage", "unknown_effects"),
+                        ("replay_until", "probes", "taken_by", "snoozed_until"),
+                        "on_dead",
+                    ]
+                },
+            ),
             (_("Arguments and result"), {"fields": private}),
             (_("Placement"), {"fields": [*placement, *related], "classes": ["collapse"]}),
         )
@@ -199,6 +213,8 @@ class JobAdmin(BulkVerbs):
             "unknown_effects": obj.unknown_effects,
             "stop_requested": obj.stop_requested_at is not None,
             "blocks_key": obj.blocks_key,
+            "stage": obj.stage,
+            "recovery": obj.recovery,
         }
 
     def facts_of(self, obj: Any) -> Facts:

@@ -20,11 +20,11 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from .. import conf
-from ..exceptions import IdempotencyKeyReusedError
 from ..models import OperatorAction
 from ..operations import Action, Actor, act
 from ..protocol.connecting import job_alias
 from ..protocol.operating import text
+from ..refusals import IdempotencyKeyReusedError
 from ..states import Outcome
 from ..verbs import VERBS, Verb, why_not
 from .base import READING, ReadOnlyAdmin
@@ -118,7 +118,7 @@ class VerbAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         """List every verb with the object; one that is not offered says why."""
         actor = self.actor_of(request)
-        verbs = [verb for verb in VERBS.values() if verb.kind == self.target_kind]
+        verbs = [verb for verb in VERBS.values() if verb.kind == self.target_kind and verb.name in VERB_LABELS]
         context["offers"] = [self._offer(request, actor, verb, obj) for verb in verbs]
         context["seen_at"] = instant(obj.now)
         return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
@@ -145,7 +145,7 @@ class VerbAdmin(ReadOnlyAdmin):
     def confirm_view(self, request: HttpRequest, object_id: str, verb_name: str) -> HttpResponse:
         """GET shows the facts and asks for a reason; POST acts on what that page showed, or does nothing."""
         verb, target, actor = VERBS.get(verb_name), self.target_of(unquote(object_id)), self.actor_of(request)
-        if verb is None or verb.kind != self.target_kind or target is None:
+        if verb is None or verb.kind != self.target_kind or verb_name not in VERB_LABELS or target is None:
             raise Http404
         if not actor.may(verb):
             return self._forbid(request, verb, target, actor)

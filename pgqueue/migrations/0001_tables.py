@@ -105,6 +105,7 @@ class Migration(migrations.Migration):
                 ("error_class", models.TextField(null=True)),
                 ("message", models.TextField(null=True)),
                 ("traceback", models.TextField(null=True)),
+                ("evidence", models.JSONField(null=True)),
             ],
             options={
                 "default_permissions": (),
@@ -173,7 +174,10 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("job_id", models.BigIntegerField()),
                 ("fence", models.BigIntegerField()),
+                ("first_called_at", models.DateTimeField(null=True)),
                 ("called_at", models.DateTimeField(null=True)),
+                ("deadline_at", models.DateTimeField(null=True)),
+                ("replay_until", models.DateTimeField(null=True)),
                 ("known_at", models.DateTimeField(null=True)),
                 ("confirmed_at", models.DateTimeField(null=True)),
                 ("attempt", models.SmallIntegerField()),
@@ -181,6 +185,8 @@ class Migration(migrations.Migration):
                 ("stage", models.TextField(default="not_called")),
                 ("operation_key", models.TextField()),
                 ("remote_reference", models.TextField(null=True)),
+                ("settled_by", models.TextField(null=True)),
+                ("evidence", models.TextField(null=True)),
                 ("result", models.JSONField(null=True)),
             ],
             options={
@@ -199,6 +205,14 @@ class Migration(migrations.Migration):
                             ("stage__in", ["not_called", "outcome_unknown", "result_known", "confirming", "confirmed"])
                         ),
                         name="pgqueue_effect_stage_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(models.Q(("stage", "not_called"), _negated=True), ("called_at__isnull", False)),
+                            models.Q(("stage", "not_called"), models.Q(("called_at__isnull", False), _negated=True)),
+                            _connector="OR",
+                        ),
+                        name="pgqueue_effect_called_dated",
                     ),
                 ],
             },
@@ -223,6 +237,8 @@ class Migration(migrations.Migration):
                 ("stop_requested_at", models.DateTimeField(blank=True, null=True)),
                 ("probe_at", models.DateTimeField(blank=True, null=True)),
                 ("replaced_at", models.DateTimeField(blank=True, null=True)),
+                ("replay_until", models.DateTimeField(blank=True, null=True)),
+                ("snoozed_until", models.DateTimeField(blank=True, null=True)),
                 ("max_run_seconds", models.IntegerField(blank=True, null=True)),
                 ("priority", models.SmallIntegerField(default=0)),
                 ("lane", models.SmallIntegerField(default=0)),
@@ -232,6 +248,7 @@ class Migration(migrations.Migration):
                 ("unknown_effects", models.SmallIntegerField(default=0)),
                 ("blocks_key", models.BooleanField(null=True)),
                 ("until_started", models.BooleanField(null=True)),
+                ("probes", models.SmallIntegerField(db_default=0)),
                 ("state", models.TextField(default="pending")),
                 ("queue", models.TextField()),
                 ("task", models.TextField()),
@@ -243,6 +260,8 @@ class Migration(migrations.Migration):
                 ("resource", models.TextField(blank=True, null=True)),
                 ("unique_key", models.TextField(blank=True, null=True)),
                 ("operation_key", models.TextField(blank=True, null=True)),
+                ("on_dead", models.TextField(blank=True, null=True)),
+                ("taken_by", models.TextField(blank=True, null=True)),
                 ("last_error_class", models.TextField(blank=True, null=True)),
                 ("last_error", models.TextField(blank=True, null=True)),
             ],
@@ -257,6 +276,9 @@ class Migration(migrations.Migration):
                     ("break_lease", "Can break the lease of a running job"),
                     ("view_job_args", "Can view job arguments"),
                     ("export_job", "Can export lists of jobs"),
+                    ("clone_job", "Can run ended jobs again as new ones"),
+                    ("triage_unknown", "Can take, hand over, snooze and probe jobs with an unknown outcome"),
+                    ("resolve_unknown", "Can reconcile unknown outcomes"),
                 ),
                 "default_permissions": ("view",),
                 "indexes": [
@@ -431,6 +453,18 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
+                            models.Q(("stage", "outcome_unknown"), ("unknown_effects__gt", 0)),
+                            models.Q(
+                                models.Q(("stage", "outcome_unknown"), _negated=True),
+                                models.Q(("unknown_effects__gt", 0), _negated=True),
+                            ),
+                            models.Q(("stage", "outcome_unknown"), ("state", "dead")),
+                            _connector="OR",
+                        ),
+                        name="pgqueue_job_unknown_staged",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
                             ("state__in", ["pending", "retrying"]),
                             ("unknown_effects__gt", 0),
                             models.Q(("recovery", "idempotent"), _negated=True),
@@ -569,6 +603,24 @@ class Migration(migrations.Migration):
                         fields=("minute", "queue", "task", "outcome", "error"), name="pgqueue_minutestat_once"
                     )
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Probe",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("job_id", models.BigIntegerField()),
+                ("fence", models.BigIntegerField()),
+                ("worker_id", models.BigIntegerField()),
+                ("asked_at", models.DateTimeField()),
+                ("answered_at", models.DateTimeField(null=True)),
+                ("effect", models.TextField()),
+                ("answer", models.TextField(null=True)),
+                ("detail", models.TextField(null=True)),
+            ],
+            options={
+                "default_permissions": (),
+                "constraints": [models.UniqueConstraint(fields=("job_id", "fence"), name="pgqueue_probe_once")],
             },
         ),
         migrations.CreateModel(

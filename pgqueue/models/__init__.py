@@ -2,7 +2,8 @@
 
 from .bulk import BulkAction, BulkItem
 from .console import MinuteStat, Overview, Reconcile
-from .jobs import Attempt, Effect, Job, JobPayload, JobResult, OperationKey, Window
+from .effects import Effect, Probe
+from .jobs import Attempt, Job, JobPayload, JobResult, OperationKey, Window
 from .operating import Limit, OperatorAction, Queue, Worker
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "OperationKey",
     "OperatorAction",
     "Overview",
+    "Probe",
     "Queue",
     "Reconcile",
     "Window",

@@ -16,7 +16,7 @@ _unfinished = [state.value for state in State if state not in FINAL]
 _final = [state.value for state in FINAL]
 
 
-def _one_of(field: str, words: type[State] | type[Stage] | type[Recovery]) -> Q:
+def one_of(field: str, words: type[State] | type[Stage] | type[Recovery]) -> Q:
     return Q(**{f"{field}__in": [word.value for word in words]})
 
 
@@ -24,7 +24,7 @@ def _named(field: str) -> Q:
     return Q(**{f"{field}__isnull": False})
 
 
-def _exactly_when(left: Q, right: Q) -> Q:
+def exactly_when(left: Q, right: Q) -> Q:
     return (left & right) | (~left & ~right)
 
 
@@ -48,6 +48,8 @@ class Job(models.Model):
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     probe_at = models.DateTimeField(null=True, blank=True)
     replaced_at = models.DateTimeField(null=True, blank=True)
+    replay_until = models.DateTimeField(null=True, blank=True)
+    snoozed_until = models.DateTimeField(null=True, blank=True)
     max_run_seconds = models.IntegerField(null=True, blank=True)
     priority = models.SmallIntegerField(default=0)
     lane = models.SmallIntegerField(default=Lane.PLAIN.value)
@@ -59,6 +61,7 @@ class Job(models.Model):
     """While this job is unfinished, younger ones of its shard key wait; null does not."""
     until_started = models.BooleanField(null=True)
     """Its unique key keeps others out until it is first claimed; null is until it has ended."""
+    probes = models.SmallIntegerField(db_default=0)
     state = models.TextField(default=State.PENDING.value)
     queue = models.TextField()
     task = models.TextField()
@@ -70,6 +73,8 @@ class Job(models.Model):
     resource = models.TextField(null=True, blank=True)
     unique_key = models.TextField(null=True, blank=True)
     operation_key = models.TextField(null=True, blank=True)
+    on_dead = models.TextField(null=True, blank=True)
+    taken_by = models.TextField(null=True, blank=True)
     last_error_class = models.TextField(null=True, blank=True)
     last_error = models.TextField(null=True, blank=True)
 
@@ -85,6 +90,9 @@ class Job(models.Model):
             ("break_lease", _("Can break the lease of a running job")),
             ("view_job_args", _("Can view job arguments")),
             ("export_job", _("Can export lists of jobs")),
+            ("clone_job", _("Can run ended jobs again as new ones")),
+            ("triage_unknown", _("Can take, hand over, snooze and probe jobs with an unknown outcome")),
+            ("resolve_unknown", _("Can reconcile unknown outcomes")),
         )
         indexes = (
             models.Index(
@@ -156,21 +164,21 @@ class Job(models.Model):
             models.CheckConstraint(
                 name="pgqueue_job_until_started_shape", condition=Q(until_started__isnull=True) | _named("unique_key")
             ),
-            models.CheckConstraint(name="pgqueue_job_state_known", condition=_one_of("state", State)),
-            models.CheckConstraint(name="pgqueue_job_stage_known", condition=_one_of("stage", Stage)),
-            models.CheckConstraint(name="pgqueue_job_recovery_known", condition=_one_of("recovery", Recovery)),
+            models.CheckConstraint(name="pgqueue_job_state_known", condition=one_of("state", State)),
+            models.CheckConstraint(name="pgqueue_job_stage_known", condition=one_of("stage", Stage)),
+            models.CheckConstraint(name="pgqueue_job_recovery_known", condition=one_of("recovery", Recovery)),
             models.CheckConstraint(
                 name="pgqueue_job_running_leased",
-                condition=_exactly_when(Q(state=State.RUNNING.value), Q(worker_id__isnull=False))
-                & _exactly_when(Q(state=State.RUNNING.value), Q(lease_until__isnull=False)),
+                condition=exactly_when(Q(state=State.RUNNING.value), Q(worker_id__isnull=False))
+                & exactly_when(Q(state=State.RUNNING.value), Q(lease_until__isnull=False)),
             ),
             models.CheckConstraint(
                 name="pgqueue_job_final_dated",
-                condition=_exactly_when(Q(state__in=_final), Q(finished_at__isnull=False)),
+                condition=exactly_when(Q(state__in=_final), Q(finished_at__isnull=False)),
             ),
             models.CheckConstraint(
                 name="pgqueue_job_paused_shape",
-                condition=_exactly_when(Q(state=State.PAUSED.value), Q(held_from__isnull=False))
+                condition=exactly_when(Q(state=State.PAUSED.value), Q(held_from__isnull=False))
                 & (Q(held_from__isnull=True) | Q(held_from__in=_waiting)),
             ),
             models.CheckConstraint(
@@ -180,6 +188,11 @@ class Job(models.Model):
             models.CheckConstraint(
                 name="pgqueue_job_no_final_unknown",
                 condition=~(Q(state__in=_final) & Q(unknown_effects__gt=0)),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_job_unknown_staged",
+                condition=exactly_when(Q(stage=Stage.OUTCOME_UNKNOWN.value), Q(unknown_effects__gt=0))
+                | Q(state=State.DEAD.value, stage=Stage.OUTCOME_UNKNOWN.value),
             ),
             models.CheckConstraint(
                 name="pgqueue_job_no_blind_replay",
@@ -196,7 +209,7 @@ class Job(models.Model):
             models.CheckConstraint(name="pgqueue_job_lane_known", condition=Q(lane__in=[int(lane) for lane in STORED])),
             models.CheckConstraint(
                 name="pgqueue_job_lane_shape",
-                condition=_exactly_when(Q(lane=Lane.ALONE.value), Q(lease_losses__gt=0))
+                condition=exactly_when(Q(lane=Lane.ALONE.value), Q(lease_losses__gt=0))
                 & ~(Q(lane=Lane.PLAIN.value) & (_named("shard_key") | _named("tenant") | _named("resource"))),
             ),
             models.CheckConstraint(
@@ -282,38 +295,8 @@ class Attempt(models.Model):
     error_class = models.TextField(null=True)
     message = models.TextField(null=True)
     traceback = models.TextField(null=True)
+    evidence: Any = models.JSONField(null=True)
 
     class Meta:
         default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["job_id", "fence"], name="pgqueue_attempt_once"),)
-
-
-class Effect(models.Model):
-    """One named call to the outside world within a job."""
-
-    id = models.BigAutoField(primary_key=True)
-    job_id = models.BigIntegerField()
-    fence = models.BigIntegerField()
-    called_at = models.DateTimeField(null=True)
-    known_at = models.DateTimeField(null=True)
-    confirmed_at = models.DateTimeField(null=True)
-    attempt = models.SmallIntegerField()
-    name = models.TextField()
-    stage = models.TextField(default=Stage.NOT_CALLED.value)
-    operation_key = models.TextField()
-    remote_reference = models.TextField(null=True)
-    result: Any = models.JSONField(null=True)
-
-    class Meta:
-        default_permissions = ()
-        indexes = (
-            models.Index(
-                fields=["remote_reference"],
-                name="pgqueue_effect_reference",
-                condition=Q(remote_reference__isnull=False),
-            ),
-        )
-        constraints = (
-            models.UniqueConstraint(fields=["job_id", "name"], name="pgqueue_effect_once"),
-            models.CheckConstraint(name="pgqueue_effect_stage_known", condition=_one_of("stage", Stage)),
-        )

@@ -39,6 +39,8 @@ class NewJob:
     until_started: bool | None = None
     """True where the unique key keeps others out until the job is first claimed; None is until it has ended."""
     max_run_seconds: int | None = None
+    on_dead: str | None = None
+    """Name of the task that is enqueued when the job becomes dead."""
     parent_id: int | None = None
 
 
@@ -125,6 +127,7 @@ def insert_many(alias: str, jobs: Sequence[NewJob]) -> list[int]:
         "max_run_seconds": [job.max_run_seconds for job in jobs],
         "queues": [job.queue for job in jobs],
         "tasks": [job.task for job in jobs],
+        "on_deads": [job.on_dead for job in jobs],
         "recoveries": [job.recovery for job in jobs],
         "tenants": [job.tenant for job in jobs],
         "shard_keys": [job.shard_key for job in jobs],

@@ -52,5 +52,5 @@ def _kept(connection: psycopg.Connection[Any], worker_id: int, asked: Mapping[in
     """Return what this worker holds though a lock kept it from being renewed, or has settled since it was asked for."""
     params = {"worker_id": worker_id, "ids": list(asked), "fences": list(asked.values())}
     # In this order: an ending of ours that commits in between is then seen by the one or by the other.
-    held = {id for id, expired in connection.execute(load("find_held"), params).fetchall() if not expired}
+    held = {id for id, expired, _ in connection.execute(load("find_held"), params).fetchall() if not expired}
     return held | {id for id, *_ in connection.execute(load("find_own_endings"), params).fetchall()}

@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, connections
 
 from ..sql import load
+from ..states import Stage, State
+from .following import enqueue_on_dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class Change:
     version: int
     state: str
     queue: str
+    new_job_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,9 @@ def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
     if kind != "job":
         _execute(alias, f"ensure_{kind}", {"id": id})
     rows = _execute(alias, f"lock_{kind}", {"id": id if isinstance(id, str) else bigint(id)})
-    return rows[0] if rows else None
+    if not rows:
+        return None
+    return {**rows[0], "effects": _effects(alias, rows[0])} if kind == "job" else rows[0]
 
 
 def find_replay(alias: str, idempotency_key: str, params: Mapping[str, Any]) -> Replay | None:
@@ -101,7 +107,12 @@ def change(alias: str, statement: str, params: Mapping[str, Any]) -> Change | No
     with connections[alias].cursor() as cursor:
         cursor.execute(load(statement), params)
         row = cursor.fetchone()
-    return None if row is None else Change(*row)
+    if row is None:
+        return None
+    changed = Change(*row)
+    if changed.state == State.DEAD:
+        enqueue_on_dead(partial(_rows, alias), [params["id"]])
+    return changed
 
 
 def is_spent_key(error: IntegrityError) -> bool:
@@ -126,6 +137,19 @@ def audit(alias: str, row: AuditRow) -> int:
     params["facts"] = json.dumps(row.facts, default=str)
     written = _execute(alias, "audit", params)
     return int(written[0]["id"])
+
+
+def _effects(alias: str, job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Read the effects of a locked job, without their results."""
+    if job["stage"] == Stage.NOT_CALLED:
+        return []
+    told = ("name", "stage", "remote_reference", "called_at", "replay_until", "deadline_seconds_left")
+    rows = _execute(alias, "read_effects", {"id": job["id"]})
+    return [{name: row[name] for name in told} for row in rows]
+
+
+def _rows(alias: str, statement: str, params: Mapping[str, Any]) -> list[Any]:
+    return [tuple(row.values()) for row in _execute(alias, statement, params)]
 
 
 def _execute(alias: str, statement: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,8 @@ from ..failures import Description, FailureClass, describe
 from ..sql import load
 from ..states import State
 from .connecting import transaction
+from .deciding import Unsettled, keep_evidence, settle_unknown
+from .following import enqueue_on_dead, on
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +146,7 @@ def _write(connection: psycopg.Connection[Any], worker_id: int, endings: Iterabl
             params = {name: list(map(_VALUES[name], group)) for name in _COLUMNS[kind]}
             rows = connection.execute(load(kind), {**params, "worker_id": worker_id}).fetchall()
             written.update((id, Written(State(state), at)) for id, state, at in rows)
+        enqueue_on_dead(on(connection), [id for id, one in written.items() if one.state is State.DEAD])
     return written
 
 
@@ -179,11 +183,45 @@ def _look_up(
         "fences": [ending.fence for ending in left],
     }
     # In this order: a COMMIT of ours that is still on its way is then seen by the one or by the other.
-    held = {id for id, _ in connection.execute(load("find_held"), params).fetchall()}
+    held = {id: unknown for id, _, unknown in connection.execute(load("find_held"), params).fetchall()}
     found = connection.execute(load("find_own_endings"), params).fetchall()
     own = {id: Written(State(state), at) for id, state, at in found if id not in held}
+    decided = _settle_unknown(connection, worker_id, [ending for ending in left if held.get(ending.id)])
+    lost = [ending for ending in left if ending.id not in held and ending.id not in own]
+    for ending in lost:
+        evidence = {"ending": str(ending.kind), "run_seconds": ending.run_seconds, **_evidence(ending)}
+        keep_evidence(connection, id=ending.id, fence=ending.fence, worker_id=worker_id, evidence=evidence)
     return Settled(
-        written=written | own,
-        busy=[ending for ending in left if ending.id in held],
-        lost=[ending for ending in left if ending.id not in held and ending.id not in own],
+        written=written | own | decided,
+        busy=[ending for ending in left if ending.id in held and ending.id not in decided],
+        lost=lost,
     )
+
+
+def _settle_unknown(
+    connection: psycopg.Connection[Any], worker_id: int, endings: Iterable[Ending]
+) -> dict[int, Written]:
+    """Settle those that the statements of their kinds leave out, because an effect of theirs is unknown."""
+    written: dict[int, Written] = {}
+    for ending in endings:
+        unsettled = Unsettled(
+            id=ending.id,
+            fence=ending.fence,
+            run_seconds=ending.run_seconds,
+            has_started=ending.kind is not EndingKind.RELEASE,
+            is_retryable=ending.kind is not EndingKind.BURY,
+            delay_seconds=None if ending.kind is EndingKind.COMPLETE else ending.delay_seconds,
+            failure_class=None if ending.failure is None else ending.failure.failure_class,
+            description=None if ending.failure is None else ending.failure.description,
+        )
+        settled = settle_unknown(connection, worker_id=worker_id, ending=unsettled)
+        if settled is not None:
+            written[ending.id] = Written(*settled)
+    return written
+
+
+def _evidence(ending: Ending) -> dict[str, Any]:
+    """Return what a late ending says, for the attempt that lost the job."""
+    if ending.failure is None:
+        return {"result": None if ending.result is None else json.loads(ending.result)}
+    return {"error_class": ending.failure.description.class_path, "message": ending.failure.description.message}

@@ -13,6 +13,7 @@ from .. import conf
 from ..sql import load
 from ..states import State
 from .connecting import transaction
+from .following import enqueue_on_dead, on
 
 BATCH = 100
 """Jobs per takeover: a short transaction, also when a whole host was lost."""
@@ -34,6 +35,7 @@ class Expired:
     max_attempts: int
     lease_losses: int
     worker_id: int
+    replay_safe: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Verdict:
     target: State
     delay_seconds: float
     message: str
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,9 @@ def take_over(
             "targets": [str(verdicts[job.id].target) for job in locked],
             "delay_seconds": [verdicts[job.id].delay_seconds for job in locked],
             "messages": [verdicts[job.id].message for job in locked],
+            "probes": [verdicts[job.id].probe for job in locked],
         }
-        taken = {id for id, _ in connection.execute(load("take_over"), params).fetchall()}
+        rows = connection.execute(load("take_over"), params).fetchall()
+        enqueue_on_dead(on(connection), [id for id, state in rows if state == State.DEAD])
+    taken = {id for id, _ in rows}
     return [Taken(job, verdicts[job.id]) for job in locked if job.id in taken]

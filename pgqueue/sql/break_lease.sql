@@ -14,6 +14,8 @@ WITH broken AS (
         worker_id = NULL,
         lease_until = NULL,
         run_at = CASE WHEN %(target)s::text = 'retrying' THEN statement_timestamp() ELSE job.run_at END,
+        probe_at = CASE WHEN %(probe)s::bool THEN statement_timestamp() END,
+        probes = 0,
         finished_at = CASE WHEN %(target)s::text IN ('dead', 'cancelled') THEN statement_timestamp() END,
         last_error_class = 'pgqueue.exceptions.JobLostError',
         last_error = %(message)s::text

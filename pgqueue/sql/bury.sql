@@ -1,6 +1,7 @@
 -- Settle failed attempts that no repetition can help.
 -- Transition: running -> dead; -> cancelled when a stop was requested.
--- Guard: id, fence, worker_id. What decides the target are columns of the locked row.
+-- Guard: id, fence, worker_id; no effect with an unknown outcome. What decides the target are columns of the locked row.
+-- `settle_unknown.sql` settles those of which an effect is unknown.
 -- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
 -- Writes: the job, the attempt.
 -- The guards stand in a sub-select of their own: in a join, a table whose statistics know no running row makes
@@ -19,6 +20,7 @@ WITH owned AS MATERIALIZED (
         WHERE job.id = ending.id
             AND job.fence = ending.fence
             AND job.worker_id = %(worker_id)s::bigint
+            AND job.unknown_effects = 0
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS mine
 ),

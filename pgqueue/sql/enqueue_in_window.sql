@@ -18,13 +18,15 @@ WITH opened AS (
 job AS (
     INSERT INTO pgqueue_job (
         id, fence, version, created_at, run_at, parent_id, max_run_seconds, priority, lane, attempts, max_attempts,
-        lease_losses, unknown_effects, state, queue, task, recovery, stage, tenant, shard_key, resource, blocks_key
+        lease_losses, unknown_effects, state, queue, task, recovery, stage, tenant, shard_key, resource, blocks_key,
+        on_dead
     )
     SELECT
         opened.job_id, 0, 1, statement_timestamp(), COALESCE(%(run_at)s::timestamptz, statement_timestamp()),
         %(parent_id)s::bigint, %(max_run_seconds)s::int, %(priority)s::smallint, %(lane)s::smallint, 0,
         %(max_attempts)s::smallint, 0, 0, 'pending', %(queue)s::text, %(task)s::text, %(recovery)s::text,
-        'not_called', %(tenant)s::text, %(shard_key)s::text, %(resource)s::text, %(blocks_key)s::bool
+        'not_called', %(tenant)s::text, %(shard_key)s::text, %(resource)s::text, %(blocks_key)s::bool,
+        %(on_dead)s::text
     FROM opened
     RETURNING id, created_at, run_at
 ),

@@ -17,14 +17,14 @@ job AS (
     INSERT INTO pgqueue_job (
         id, fence, version, created_at, run_at, parent_id, max_run_seconds, priority, lane, attempts, max_attempts,
         lease_losses, unknown_effects, state, queue, task, recovery, stage, tenant, shard_key, resource,
-        blocks_key, operation_key
+        blocks_key, on_dead, operation_key
     )
     SELECT
         spent.job_id, 0, 1, statement_timestamp(), COALESCE(%(run_at)s::timestamptz, statement_timestamp()),
         %(parent_id)s::bigint, %(max_run_seconds)s::int, %(priority)s::smallint, %(lane)s::smallint, 0,
         %(max_attempts)s::smallint, 0, 0, 'pending', %(queue)s::text, %(task)s::text, %(recovery)s::text,
         'not_called', %(tenant)s::text, %(shard_key)s::text, %(resource)s::text,
-        %(blocks_key)s::bool, %(operation_key)s::text
+        %(blocks_key)s::bool, %(on_dead)s::text, %(operation_key)s::text
     FROM spent
     RETURNING id, created_at, run_at
 ),

@@ -1,6 +1,7 @@
 -- Give back jobs that were claimed and never started.
 -- Transition: running -> pending, due as before; -> cancelled when a stop was requested.
--- Guard: id, fence, worker_id.
+-- Guard: id, fence, worker_id; no effect with an unknown outcome.
+-- `settle_unknown.sql` settles those of which an effect is unknown.
 -- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
 -- Writes: the job; no attempt is charged.
 -- The guards stand in a sub-select of their own: in a join, a table whose statistics know no running row makes
@@ -17,6 +18,7 @@ WITH owned AS MATERIALIZED (
         WHERE job.id = ending.id
             AND job.fence = ending.fence
             AND job.worker_id = %(worker_id)s::bigint
+            AND job.unknown_effects = 0
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS mine
 )

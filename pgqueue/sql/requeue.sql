@@ -1,7 +1,7 @@
 -- Requeue a job that ended without success.
 -- Transition: dead, cancelled -> pending, due now or after a delay. Attempts are kept; where they were used up, one more is allowed.
 -- Lost leases start anew: a person has looked at the job.
--- Guard: id, version seen, state, one more attempt fits its column; under the row's lock.
+-- Guard: id, version seen, state, one more attempt fits its column, no effect was given up as unknown; under the row's lock.
 -- Returns: version after and state; no row when a guard refused.
 UPDATE pgqueue_job AS job
 SET state = 'pending',
@@ -17,4 +17,5 @@ WHERE job.id = %(id)s::bigint
     AND job.version = %(version_seen)s::bigint
     AND job.state IN ('dead', 'cancelled')
     AND job.attempts < 32767
+    AND job.stage <> 'outcome_unknown'
 RETURNING job.version, job.state, job.queue

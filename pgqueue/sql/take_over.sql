@@ -9,11 +9,11 @@
 WITH decided AS MATERIALIZED (
     SELECT
         lost.id, lost.fence AS lost_fence, lost.worker_id AS lost_worker_id, verdict.target, verdict.delay_seconds,
-        verdict.message
+        verdict.message, verdict.probe
     FROM unnest(
         %(ids)s::bigint[], %(fences)s::bigint[], %(stages)s::text[], %(targets)s::text[],
-        %(delay_seconds)s::float8[], %(messages)s::text[]
-    ) AS verdict (id, fence, stage, target, delay_seconds, message)
+        %(delay_seconds)s::float8[], %(messages)s::text[], %(probes)s::bool[]
+    ) AS verdict (id, fence, stage, target, delay_seconds, message, probe)
     CROSS JOIN LATERAL (
         SELECT job.id, job.fence, job.worker_id
         FROM pgqueue_job AS job
@@ -38,6 +38,8 @@ taken AS (
                 THEN statement_timestamp() + make_interval(secs => decided.delay_seconds)
             ELSE job.run_at
         END,
+        probe_at = CASE WHEN decided.probe THEN statement_timestamp() END,
+        probes = 0,
         finished_at = CASE WHEN decided.target IN ('dead', 'cancelled') THEN statement_timestamp() END,
         last_error_class = 'pgqueue.exceptions.JobLostError',
         last_error = decided.message

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.db.transaction import TransactionManagementError
@@ -105,7 +106,7 @@ def _let_time_pass(alias: str, queues: Sequence[str] | None) -> bool:
 def _run(alias: str, lease: Lease, *, raise_errors: bool) -> RanJob:
     """Run a lease in a context of its own, as a worker's thread does: no language, no variable of the test's."""
     errors: list[BaseException] = []
-    with noting(Held(lease, safe_until=float("inf"))) as held:
+    with noting(Held(lease, safe_until=float("inf"), lend=partial(borrowed, alias))) as held:
         surroundings = contextvars.Context()
         ending, aborted = isolated(alias, lambda: surroundings.run(execution.run, held, on_error=errors.append))
     ran = _settle(alias, lease, ending)

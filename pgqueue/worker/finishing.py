@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .. import registry, signalling
 from ..protocol.claiming import Lease
 from ..protocol.reading import read_job
-from ..protocol.settling import Ending, Written
+from ..protocol.settling import Ending, EndingKind, Written
 from ..protocol.taking_over import Taken
 from ..results import finished, stored
 from ..states import FINAL, State
@@ -35,7 +35,8 @@ class Finished:
 
     def is_whole_story(self) -> bool:
         """Say whether nothing befell the job before this claim, and nobody but the task ended it."""
-        return self.lease.version == FIRST_CLAIM and self.written.state is not State.CANCELLED
+        is_told = self.written.state is not State.SUCCEEDED or self.ending.kind is EndingKind.COMPLETE
+        return self.lease.version == FIRST_CLAIM and self.written.state is not State.CANCELLED and is_told
 
 
 def notice_of(ended: Sequence[Finished], *, alias: str) -> Callable[[], None] | None:

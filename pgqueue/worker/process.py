@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from .. import conf, registry
+from ..effects import lender
 from ..heartbeat import Heartbeat
 from ..holding import Holdings
 from ..protocol.claiming import Claimant
@@ -24,6 +25,7 @@ from .listener import Listener
 from .options import Options
 from .pace import Pool
 from .pools import Pools
+from .prober import Prober
 from .recycling import MemoryWatch
 from .signals import stop_signals
 from .watch import Watch
@@ -73,9 +75,9 @@ def _run(options: Options, inbox: Inbox) -> int:
         is_listening=lambda: listener is not None and listener.is_listening,
         on_drain=on_drain,
     )
-    pools.start()
-    heartbeat.start()
-    memory.start()
+    prober = Prober(alias=options.alias, worker_id=claimant.worker_id, tasks=registry.probed())
+    for part in (pools, prober, heartbeat, memory):
+        part.start()
     if listener is not None:
         listener.start()
     logger.info("worker.started worker=%d pid=%d tasks=%d", claimant.worker_id, os.getpid(), len(claimant.tasks))
@@ -84,9 +86,8 @@ def _run(options: Options, inbox: Inbox) -> int:
     finally:
         if listener is not None:
             listener.stop()
-        memory.stop()
-        heartbeat.stop()
-        pools.stop()
+        for ending in (memory.stop, prober.stop, heartbeat.stop, pools.stop, lender.close):
+            ending()
     logger.info("worker.stopped worker=%d", claimant.worker_id)
     if stuck := pools.stuck():
         leave(stuck, alias=options.alias, worker_id=claimant.worker_id)

@@ -16,8 +16,8 @@ from pgqueue.admin.timeline import LATEST
 from pgqueue.admin.words import state_words
 from pgqueue.models import Job, JobResult
 from pgqueue.states import State
-from pgqueue.verbs import VERBS, why_not
-from tests.admin.console import client_with, confirm_url, page
+from pgqueue.verbs import why_not
+from tests.admin.console import VERBS, client_with, confirm_url, page
 from tests.factories import (
     AttemptFactory,
     BulkActionFactory,

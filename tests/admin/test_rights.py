@@ -14,8 +14,7 @@ from django.test import Client
 from pgqueue.conf import problems
 from pgqueue.management.commands.pgqueue_console_groups import groups
 from pgqueue.models import Job, OperatorAction
-from pgqueue.verbs import VERBS
-from tests.admin.console import audited, client_of, client_with, confirm_url, filled, make, page, token_for
+from tests.admin.console import VERBS, audited, client_of, client_with, confirm_url, filled, make, page, token_for
 from tests.admin.test_pages import JOBS, plain
 from tests.admin.test_verbs import TARGETS
 from tests.factories import JobFactory, QueueFactory

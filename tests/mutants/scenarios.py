@@ -8,9 +8,13 @@ from dataclasses import asdict, replace
 import psycopg
 from django.db import DatabaseError, connection, transaction
 
-from pgqueue.models import Job, Limit, OperatorAction
+from pgqueue.exceptions import LeaseLostError, OutcomeUnknownError
+from pgqueue.models import Effect, Job, Limit, OperatorAction
 from pgqueue.operations import Actor, act
 from pgqueue.protocol import freezing, operating
+from pgqueue.protocol.claiming import Lease
+from pgqueue.protocol.deciding import keep_evidence
+from pgqueue.protocol.effects import Call, open_effect
 from pgqueue.protocol.inserting import NewJob, Spent, insert_in_window, insert_once, insert_unique
 from pgqueue.protocol.operating import AuditRow
 from pgqueue.protocol.registering import declare_limits
@@ -18,7 +22,19 @@ from pgqueue.protocol.settling import EndingKind
 from pgqueue.sql import load
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
 from pgqueue.takeover import take_over_expired
-from tests.factories import TASK, BulkActionFactory, BulkItemFactory, JobFactory, LimitFactory, QueueFactory
+from pgqueue.verdicts import verdict
+from tests.factories import (
+    TASK,
+    AttemptFactory,
+    BulkActionFactory,
+    BulkItemFactory,
+    EffectFactory,
+    JobFactory,
+    LimitFactory,
+    ProbeFactory,
+    QueueFactory,
+    from_now,
+)
 from tests.statements.doing import (
     OTHER_WORKER,
     WORKER,
@@ -326,6 +342,16 @@ def not_settled_by_another_worker(kind):
     return scenario
 
 
+def unknown_is_not_settled_as_if_known(kind):
+    def scenario(sessions):
+        job = JobFactory(running=True, unknown_effects=1, recovery=Recovery.MANUAL)
+        settled = end(sessions.main, ending(kind, job))
+        assert [written.state for written in settled.written.values()] == [State.UNKNOWN]
+
+    scenario.__name__ = f"unknown_is_not_settled_as_if_known_{kind}"
+    return scenario
+
+
 def ending_passes_over_a_lock(kind):
     def scenario(sessions):
         held, free = JobFactory(running=True), JobFactory(running=True)
@@ -335,6 +361,104 @@ def ending_passes_over_a_lock(kind):
             assert list(settled.written) == [free.id]
 
     scenario.__name__ = f"ending_passes_over_a_lock_{kind}"
+    return scenario
+
+
+# effects
+
+
+def not_opened(name, *, lease_until=60, **wrong):
+    def scenario(sessions):
+        job = JobFactory(running=True, lease_until=from_now(lease_until))
+        owner = {"id": job.pk, "fence": job.fence, "worker_id": WORKER, **wrong}
+        lost = False
+        with untouched(job):
+            try:
+                open_effect(sessions.main, lease_of(job, **owner), CALL)
+            except LeaseLostError:
+                lost = True
+        assert lost, "the worker must be told before it calls"
+
+    scenario.__name__ = f"not_opened_{name}"
+    return scenario
+
+
+CALL = Call(name="sms", key="k:sms", call_deadline_seconds=60, replay_safe_seconds=60, has_begun=False)
+
+
+def lease_of(job, **facts):
+    columns = {name: getattr(job, name) for name in Lease.__slots__ if hasattr(job, name)}
+    return Lease(**{**columns, "args": None, "kwargs": None, **facts})
+
+
+def effect_is_opened_once_by_two_calls_of_one_run(sessions):
+    """Session 1 opens the effect and has not committed; session 2's call of the same run starts; session 1 commits."""
+    job = JobFactory(running=True, recovery=Recovery.MANUAL)
+    lease = lease_of(job)
+    with sessions.other.transaction():
+        open_effect(sessions.other, lease, CALL)
+        future = sessions.in_background(open_effect, sessions.main, lease, replace(CALL, has_begun=True))
+        sessions.ends_or_waits(future)
+    try:
+        future.result()
+    except OutcomeUnknownError:
+        return
+    raise AssertionError("decided by what was read before the lock")
+
+
+def evidence_is_not_kept(name, **wrong):
+    def scenario(sessions):
+        attempt = AttemptFactory(outcome="lost")
+        owner = {"id": attempt.job_id, "fence": attempt.fence, "worker_id": WORKER, **wrong}
+        with untouched(attempt):
+            keep_evidence(sessions.main, **owner, evidence={"ending": "complete"})
+
+    scenario.__name__ = f"evidence_is_not_kept_{name}"
+    return scenario
+
+
+# probes
+
+
+def lease_one(connection):
+    return connection.execute(load("lease_probe"), {"tasks": [TASK], "timeout_seconds": 60.0}).fetchall()
+
+
+def not_asked_about(**shape):
+    def scenario(sessions):
+        row = made(JobFactory, {"probing": True, "probe_at": from_now(-1), **shape})
+        with by_the_guard(), untouched(row):
+            assert lease_one(sessions.main) == []
+
+    scenario.__name__ = "not_asked_about_" + "_".join(shape)
+    return scenario
+
+
+def question_passes_over_a_lock(sessions):
+    held, free = (JobFactory(probing=True, probe_at=from_now(-seconds)) for seconds in (2, 1))
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert [row[0] for row in at_once(sessions, lease_one)] == [free.id]
+
+
+def answer_does_not_count(name, *, probing=True, **wrong):
+    def scenario(sessions):
+        job = JobFactory(**({"probing": True} if probing else {"retrying": True}))
+        question = {"id": job.pk, "fence": job.fence, **wrong}
+        assert sessions.main.execute(load("lock_probed"), question).fetchall() == []
+
+    scenario.__name__ = f"answer_does_not_count_{name}"
+    return scenario
+
+
+def answer_is_not_kept(name, *, answered=False, **wrong):
+    def scenario(sessions):
+        probe = ProbeFactory(answered_at=from_now(-1) if answered else None)
+        question = {"id": probe.job_id, "fence": probe.fence, "answer": "happened", "detail": "d", **wrong}
+        with untouched(probe):
+            sessions.main.execute(load("answer_probe"), question)
+
+    scenario.__name__ = f"answer_is_not_kept_{name}"
     return scenario
 
 
@@ -349,6 +473,7 @@ def verdict_on(job, **changes):
         "target": "retrying",
         "delay": 0.0,
         "message": "lost",
+        "probe": False,
         **changes,
     }
     names = {"delay": "delay_seconds"}
@@ -412,13 +537,59 @@ def change(verb, row, **changes):
     params |= BOUNDS
     params["delay_seconds"] = 0.0
     if verb == "break_lease":
-        params |= {"target": "retrying", "message": "m", "fence": row.fence, "stage": row.stage, "worker_id": WORKER}
+        params |= {
+            "target": "retrying",
+            "probe": False,
+            "message": "m",
+            "fence": row.fence,
+            "stage": row.stage,
+            "worker_id": WORKER,
+        }
+    if verb == "reconcile":
+        params |= {"fence": row.fence, **verdict_on_an_effect(row)}
+    if verb == "assign":
+        params |= {"taken_by": "bob"}
     return operating.change("default", verb, {**params, **changes})
+
+
+VERBS_OF = {"reconcile": ("happened_finish", {"effect": "sms", "remote_reference": "r", "evidence": "e"})}
+VERBS_OF["assign"] = ("take", {})
+
+
+def verdict_on_an_effect(job, *, effect="sms", stage=Stage.RESULT_KNOWN, target=State.RETRYING):
+    effects = Effect.objects.filter(job_id=job.pk).values("name", "stage", "replay_until")
+    return verdict(list(effects), effect, stage=stage, target=target)
+
+
+def made(make, shape, *, effects=("sms",), **facts):
+    """Make a row and, where one says that its outcome is unknown, the effect."""
+    row = make(**shape)
+    for name in effects if getattr(row, "unknown_effects", 0) else ():
+        EffectFactory(job_id=row.pk, name=name, **facts)
+    return row
+
+
+def verdict_refused(name, *, past=True, effects=("sms",), **verdict_facts):
+    def scenario(sessions):
+        row = made(JobFactory, {"unknown": True, "unknown_effects": len(effects)}, past=past, effects=effects)
+        given = verdict_on_an_effect(row, **verdict_facts)
+        with by_the_guard(), untouched(row):
+            change("reconcile", row, **given)
+
+    scenario.__name__ = f"verdict_refused_{name}"
+    return scenario
+
+
+def settled_effect_is_not_settled_again(sessions):
+    job = made(JobFactory, {"unknown": True}, effects=("mail",))
+    effect = EffectFactory(job_id=job.pk, name="sms", stage=Stage.RESULT_KNOWN, remote_reference="first")
+    with by_the_guard(), untouched(job, effect):
+        change("reconcile", job)
 
 
 def refused(verb, make, shape, **changes):
     def scenario(sessions):
-        row = make(**shape)
+        row = made(make, shape)
         with by_the_guard(), untouched(row):
             change(verb, row, **changes)
 
@@ -426,10 +597,13 @@ def refused(verb, make, shape, **changes):
     return scenario
 
 
+FENCED = ("break_lease", "reconcile")
+
+
 def only_the_target_changes(verb, make, shape):
     def scenario(sessions):
-        target = make(**shape)
-        neighbour = make(**{**shape, **({"fence": target.fence} if verb == "break_lease" else {})})
+        target = made(make, shape)
+        neighbour = made(make, {**shape, **({"fence": target.fence} if verb in FENCED else {})})
         with untouched(neighbour):
             change(verb, target)
 
@@ -438,11 +612,10 @@ def only_the_target_changes(verb, make, shape):
 
 
 def in_a_thread(verb, row, **changes):
-    params = BOUNDS if verb.startswith("set_") else {}
+    name, params = VERBS_OF.get(verb, (verb, BOUNDS if verb.startswith("set_") else {}))
+    usual = {"version_seen": row.version, "actor": ADA, "reason": "why", "params": params}
     try:
-        return act(
-            verb, row.pk, **{"version_seen": row.version, "actor": ADA, "reason": "why", "params": params, **changes}
-        )
+        return act(name, row.pk, **{**usual, **changes})
     finally:
         connection.close()
 
@@ -450,7 +623,7 @@ def in_a_thread(verb, row, **changes):
 def verb_decides_under_the_lock(verb, make, shape, table):
     def scenario(sessions):
         """Session 1 holds the lock, session 2's verb starts, session 1 writes a new version and commits."""
-        row = make(**shape)
+        row = made(make, shape)
         with sessions.other.transaction():
             sessions.other.execute(f"SELECT FROM {table} FOR NO KEY UPDATE")
             future = sessions.in_background(in_a_thread, verb, row)

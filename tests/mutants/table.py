@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgqueue.states import Lane, Recovery
+from pgqueue.states import Lane, Recovery, Stage, State
 from tests.factories import JobFactory, LimitFactory, QueueFactory, from_now
 from tests.mutants import scenarios as s
 from tests.mutants.mutating import Mutant
@@ -199,6 +199,13 @@ ENDINGS = [
             s.not_settled_by_another_worker(kind),
         ),
         Mutant(kind, "", WAITS, s.ending_passes_over_a_lock(kind)),
+        Mutant(
+            kind,
+            "no effect with an unknown outcome",
+            cut("AND job.unknown_effects = 0"),
+            s.unknown_is_not_settled_as_if_known(kind),
+            {"find_held": cut("AS expired, job.unknown_effects", "AS expired, 0 AS unknown_effects")},
+        ),
     )
 ]
 
@@ -245,7 +252,143 @@ TAKEOVER = [
     ),
 ]
 
+EFFECTS = [
+    Mutant("lock_owned", "id", cut("WHERE job.id = %(id)s::bigint AND", "WHERE"), s.not_opened("id", id=0)),
+    Mutant("lock_owned", "fence", cut("AND job.fence = %(fence)s::bigint"), s.not_opened("fence", fence=0)),
+    Mutant(
+        "lock_owned",
+        "worker_id",
+        cut("AND job.worker_id = %(worker_id)s::bigint"),
+        s.not_opened("worker_id", worker_id=-202),
+    ),
+    Mutant(
+        "lock_owned",
+        "where asked for, the lease has not expired",
+        cut("AND (NOT %(unexpired)s::bool OR job.lease_until > statement_timestamp())"),
+        s.not_opened("expired", lease_until=-1),
+    ),
+    Mutant("lock_owned", "", cut("FOR NO KEY UPDATE"), s.effect_is_opened_once_by_two_calls_of_one_run),
+    Mutant(
+        "keep_evidence",
+        "id",
+        cut("WHERE attempt.job_id = %(id)s::bigint AND", "WHERE"),
+        s.evidence_is_not_kept("id", id=0),
+    ),
+    Mutant(
+        "keep_evidence", "fence", cut("AND attempt.fence = %(fence)s::bigint"), s.evidence_is_not_kept("f", fence=0)
+    ),
+    Mutant(
+        "keep_evidence",
+        "worker_id of the attempt",
+        cut("AND attempt.worker_id = %(worker_id)s::bigint"),
+        s.evidence_is_not_kept("worker_id", worker_id=-202),
+    ),
+    Mutant(
+        "lease_probe",
+        "still unknown",
+        cut("WHERE job.state = 'unknown' AND job.probe_at", "WHERE job.probe_at")
+        + cut("job.probe_at <= statement_timestamp()", "COALESCE(job.probe_at, job.run_at) <= statement_timestamp()"),
+        s.not_asked_about(state="retrying", probe_at=None, recovery=Recovery.IDEMPOTENT),
+    ),
+    Mutant(
+        "lease_probe",
+        "due",
+        cut("AND job.probe_at <= statement_timestamp()"),
+        s.not_asked_about(probe_at=from_now(60)),
+    ),
+    Mutant(
+        "lease_probe",
+        "of a task this worker can ask for",
+        cut("AND job.task = ANY (%(tasks)s::text[])", "AND %(tasks)s::text[] IS NOT NULL"),
+        s.not_asked_about(task="tests.testapp.tasks.gone"),
+    ),
+    Mutant("lease_probe", "nobody holds its lock", WAITS, s.question_passes_over_a_lock),
+    Mutant("lock_probed", "id", cut("WHERE job.id = %(id)s::bigint AND", "WHERE"), s.answer_does_not_count("id", id=0)),
+    Mutant(
+        "lock_probed",
+        "fence",
+        cut("AND job.fence = %(fence)s::bigint"),
+        s.answer_does_not_count("fence", fence=0),
+    ),
+    Mutant(
+        "lock_probed",
+        "state",
+        cut("AND job.state = 'unknown'"),
+        s.answer_does_not_count("state", probing=False),
+    ),
+    Mutant(
+        "answer_probe",
+        "id",
+        cut("WHERE probe.job_id = %(id)s::bigint AND", "WHERE"),
+        s.answer_is_not_kept("id", id=0),
+    ),
+    Mutant(
+        "answer_probe",
+        "fence",
+        cut("AND probe.fence = %(fence)s::bigint"),
+        s.answer_is_not_kept("fence", fence=0),
+    ),
+    Mutant(
+        "answer_probe",
+        "not answered before",
+        cut("AND probe.answered_at IS NULL"),
+        s.answer_is_not_kept("answered", answered=True),
+    ),
+    Mutant(
+        "reconcile",
+        "fence as locked",
+        cut("AND job.fence = %(fence)s::bigint"),
+        s.refused("reconcile", JobFactory, {"unknown": True}, fence=0),
+    ),
+    Mutant(
+        "reconcile",
+        "the effect's outcome is unknown",
+        cut("AND effect.stage = 'outcome_unknown'"),
+        s.settled_effect_is_not_settled_again,
+    ),
+    Mutant(
+        "reconcile",
+        "past its call's deadline where it is said not to have happened",
+        cut("AND (%(effect_stage)s::text <> 'not_called' OR effect.deadline_at <= statement_timestamp())"),
+        s.verdict_refused("too_early", past=False, stage=Stage.NOT_CALLED),
+    ),
+    Mutant(
+        "reconcile",
+        "nothing else is unknown where the job is said to be done",
+        cut("AND (%(target)s::text <> 'succeeded' OR %(unknown_effects)s::smallint = 0)"),
+        s.verdict_refused("not_the_last", effects=("sms", "mail"), target=State.SUCCEEDED),
+    ),
+    Mutant(
+        "ask_again",
+        "its task can be asked",
+        cut("AND job.recovery = 'probe'"),
+        s.refused("ask_again", JobFactory, {"unknown": True}),
+    ),
+    Mutant(
+        "ask_again",
+        "an effect's outcome is unknown",
+        cut("AND job.unknown_effects > 0"),
+        s.refused("ask_again", JobFactory, {"probing": True, "unknown_effects": 0}),
+    ),
+    Mutant(
+        "clone",
+        "no effect was given up as unknown",
+        cut("AND job.stage <> 'outcome_unknown'"),
+        s.refused("clone", JobFactory, {"dead": True, "stage": Stage.OUTCOME_UNKNOWN}),
+    ),
+    Mutant(
+        "requeue",
+        "no effect was given up as unknown",
+        cut("AND job.stage <> 'outcome_unknown'"),
+        s.refused("requeue", JobFactory, {"dead": True, "stage": Stage.OUTCOME_UNKNOWN}),
+    ),
+]
+
 JOB_SHAPES = {
+    "reconcile": {"unknown": True},
+    "ask_again": {"probing": True},
+    "assign": {"unknown": True},
+    "clone": {"dead": True},
     "hold": {},
     "unhold": {"paused": True},
     "cancel": {},
@@ -257,6 +400,10 @@ JOB_SHAPES = {
 }
 QUEUE_SHAPES = {"pause_queue": {}, "resume_queue": {"paused": True}}
 OTHER_STATES = {
+    "reconcile": {"replaying": True},
+    "ask_again": {"running": True, "unknown_effects": 1, "recovery": Recovery.PROBE},
+    "assign": {"running": True},
+    "clone": {"retrying": True},
     "hold": {"unknown": True, "unknown_effects": 0},
     "unhold": {"retrying": True},
     "cancel": {"unknown": True, "unknown_effects": 0},
@@ -267,6 +414,10 @@ OTHER_STATES = {
     "break_lease": {"unknown": True, "recovery": Recovery.IDEMPOTENT},
 }
 STATE_GUARDS = {
+    "reconcile": cut("AND (SELECT job.state) = 'unknown'"),
+    "ask_again": cut("AND (SELECT job.state) = 'unknown'"),
+    "assign": cut("AND (SELECT job.state) = 'unknown'"),
+    "clone": cut("AND job.state IN ('succeeded', 'dead', 'cancelled')"),
     "hold": (
         ("AND (SELECT job.state) IN ('pending', 'retrying')", ""),
         ("held_from = job.state", "held_from = 'pending'"),
@@ -496,7 +647,8 @@ BULK = [
     Mutant("note_bulk_item", "nothing is noted yet", cut("AND item.outcome IS NULL"), s.outcome_of_a_row_stays),
 ]
 
-MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *FURTHER_GUARDS]
+MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK]
+MUTANTS += FURTHER_GUARDS
 RACING = {
     s.claim_passes_over_a_lock,
     s.second_half_passes_over_a_lock,
@@ -504,6 +656,8 @@ RACING = {
     s.second_half_counts_what_was_started_after_the_pick,
     s.renewal_passes_over_a_lock,
     s.takeover_passes_over_a_lock,
+    s.effect_is_opened_once_by_two_calls_of_one_run,
+    s.question_passes_over_a_lock,
     s.takeover_decides_by_what_the_owner_committed,
     s.break_lease_decides_by_what_the_owner_committed,
     s.second_of_two_equal_requests_is_a_replay,

@@ -29,6 +29,7 @@ def statements(connection):
         "targets": ["retrying"] * len(lost_ids),
         "delay_seconds": [0.0] * len(lost_ids),
         "messages": ["lost"] * len(lost_ids),
+        "probes": [False] * len(lost_ids),
     }
     return {
         "claim": ({**CLAIMANT, "limit": BATCH, "from_lowest": False}, True),
@@ -62,6 +63,7 @@ def statements(connection):
                 "stage": "not_called",
                 "target": "retrying",
                 "message": "m",
+                "probe": False,
                 "worker_id": WORKER,
             },
             False,

@@ -12,12 +12,12 @@ from django.db import OperationalError, connection, connections
 from django.db import transaction as django_transaction
 from django.db.transaction import TransactionManagementError
 
-from pgqueue.exceptions import IdempotencyKeyReusedError
 from pgqueue.models import Job, OperatorAction, Queue
 from pgqueue.operations import Action, act
 from pgqueue.protocol import operating
 from pgqueue.protocol.claiming import claim, look
 from pgqueue.protocol.settling import Ending, EndingKind, settle
+from pgqueue.refusals import IdempotencyKeyReusedError
 from pgqueue.states import Lane, Outcome, State
 from tests.factories import JobFactory, QueueFactory
 

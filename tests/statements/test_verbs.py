@@ -28,12 +28,23 @@ SHAPES = {
     State.CANCELLED: {"cancelled": True},
 }
 KEYED = {"shard_key": "customer:7", "blocks_key": True}
+OVER_UNKNOWN = ("give_up_unknown", "ask_again")
+GIVEN = {
+    "happened": {"remote_reference": "r", "evidence": "seen"},
+    "happened_finish": {"remote_reference": "r", "evidence": "seen"},
+    "did_not_happen": {"evidence": "asked"},
+    "hand_over": {"to": "bob"},
+    "snooze": {"for_seconds": 60.0},
+}
 JOB_VERBS = {name: verb for name, verb in VERBS.items() if verb.kind == "job"}
 APPLIES = [(name, state) for name, verb in JOB_VERBS.items() for state in verb.states]
 REFUSES = [(name, state) for name, verb in JOB_VERBS.items() for state in State if state not in verb.states]
 
 
 def job_in(state, verb):
+    """Make a job in a state; one that the verb may act on where the state is one of its own."""
+    if state == State.UNKNOWN and verb in OVER_UNKNOWN:
+        return JobFactory(unknown=True, recovery=Recovery.PROBE)
     keyed = KEYED if verb == "skip_head" else {}
     lane = Lane.ALONE if state == State.UNKNOWN else Lane.LANED if keyed else Lane.PLAIN
     return JobFactory(**SHAPES[state], **keyed, lane=lane)
@@ -44,13 +55,16 @@ def change(verb, job, **changes):
     with connection.cursor() as cursor:
         cursor.execute(load("lock_job"), {"id": job.pk})
         facts = dict(zip([column.name for column in cursor.description], cursor.fetchone(), strict=True))
+    facts |= {"effects": [], "actor_name": "ada"}
     params = {"id": job.pk, "version_seen": job.version, "actor_name": "ada", "reason": "why"}
-    return operating.change("default", verb, {**params, **JOB_VERBS[verb].params(facts, {}), **changes})
+    params |= JOB_VERBS[verb].params(facts, GIVEN.get(verb, {}))
+    return operating.change("default", JOB_VERBS[verb].statement or verb, {**params, **changes})
 
 
 def action(verb, target, **changes):
     target_id = target.name if isinstance(target, Queue) else target.pk
-    return act(verb, target_id, **{"version_seen": target.version, "actor": ADA, "reason": "why", **changes})
+    usual = {"version_seen": target.version, "actor": ADA, "reason": "why", "params": GIVEN.get(verb)}
+    return act(verb, target_id, **{**usual, **changes})
 
 
 @quick
@@ -76,7 +90,7 @@ def test_a_verb_refuses_every_other_state(verb, state):
 @pytest.mark.parametrize("verb", JOB_VERBS)
 @pytest.mark.parametrize("off_by", [-1, 1])
 def test_a_verb_refuses_another_version_than_the_operator_saw(verb, off_by):
-    job = JobFactory(**SHAPES[JOB_VERBS[verb].states[0]])
+    job = job_in(JOB_VERBS[verb].states[0], verb)
     before = columns(job)
     assert change(verb, job, version_seen=job.version + off_by) is None
     assert columns(job) == before

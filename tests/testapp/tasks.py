@@ -7,6 +7,7 @@ from typing import Any
 from pgqueue import Bury, Retry, task
 
 from . import async_tasks as async_tasks
+from . import effect_tasks as effect_tasks
 from . import fault_tasks as fault_tasks
 
 

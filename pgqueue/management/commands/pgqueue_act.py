@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -16,7 +17,10 @@ from ...verbs import LONGEST_PAUSE_SECONDS, VERBS
 NOT_DONE = 3
 """Exit status when nothing was done because the target did not allow it, or had changed."""
 
-PARAMS = ("for_seconds", "max_running", "rate_per_second", "burst", "weight")
+PARAMS = (
+    *("for_seconds", "max_running", "rate_per_second", "burst", "weight"),
+    *("effect", "remote_reference", "evidence", "result", "to"),
+)
 
 
 class Command(BaseCommand):
@@ -39,13 +43,20 @@ class Command(BaseCommand):
             required=True,
             help="The version you saw: if it changed, nothing is done.",
         )
-        parser.add_argument("--reason", required=True)
+        parser.add_argument("--reason", default="", help="Why; most verbs need one.")
         parser.add_argument("--ticket", default="")
         parser.add_argument("--key", help="Idempotency key: the same call again is told so, and not done twice.")
         parser.add_argument("--actor", help="Name for the audit log; by default that of the system user.")
         parser.add_argument(
-            "--for-seconds", type=_seconds, help="With pause_queue and pause_jobs: resume by itself after this time."
+            "--for-seconds", type=_seconds, help="With pause_queue, pause_jobs, snooze: over after this time."
         )
+        parser.add_argument("--effect", help="With happened, happened_finish, did_not_happen: the effect's name.")
+        parser.add_argument(
+            "--remote-reference", help="With happened, happened_finish: the remote system's name of it."
+        )
+        parser.add_argument("--evidence", help="With happened, happened_finish, did_not_happen: how you know.")
+        parser.add_argument("--result", type=_json, help="With happened: what the call would have returned, as JSON.")
+        parser.add_argument("--to", help="With hand_over: who looks after the job from now on.")
         parser.add_argument("--max-running", type=int, help="With set_limit; without it, any number may run.")
         parser.add_argument("--rate-per-second", type=float, help="With set_rate; without it, any number may start.")
         parser.add_argument("--burst", type=int, help="With set_rate: most starts at once after a rest; by default 1.")
@@ -71,6 +82,13 @@ class Command(BaseCommand):
             raise CommandError("Nothing was done.", returncode=NOT_DONE)
 
 
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is not JSON: {error}") from error
+
+
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 < seconds <= LONGEST_PAUSE_SECONDS:
@@ -91,6 +109,10 @@ def _told(action: Action) -> str:
         parts.append(f"found={action.state_found} version={action.version_found}")
     if action.version_after is not None:
         parts.append(f"now={action.state_after} version={action.version_after}")
+    if action.new_job_id is not None:
+        parts.append(f"new_job={action.new_job_id}")
+    if action.why is not None:
+        parts.append(f"why={action.why!r}")
     if action.replay is not None:
         parts.append(f"applied_at={action.replay.created_at:%Y-%m-%dT%H:%M:%S%z}")
     return " ".join(parts)

@@ -1,0 +1,40 @@
+-- Run an ended job again as a new one, linked to it, with an operation key of its own.
+-- Transition: none -> pending for the new job; none, version + 1, for the one that is cloned.
+-- Guard: id, version seen, state, no effect was given up as unknown; under the row's lock.
+-- Writes: the version, so that one look clones once; the new job, its payload.
+-- Returns: version after, state and queue of the job, and id of the new one; no row when a guard refused.
+WITH cloned AS (
+    UPDATE pgqueue_job AS job
+    SET version = job.version + 1
+    WHERE job.id = %(id)s::bigint
+        AND job.version = %(version_seen)s::bigint
+        AND job.state IN ('succeeded', 'dead', 'cancelled')
+        AND job.stage <> 'outcome_unknown'
+    RETURNING
+        job.id, job.version, job.state, job.queue, job.task, job.priority, job.max_attempts, job.max_run_seconds,
+        job.recovery, job.tenant, job.shard_key, job.resource, job.blocks_key, job.on_dead
+),
+job AS (
+    INSERT INTO pgqueue_job (
+        fence, version, created_at, run_at, cloned_from_id, max_run_seconds, priority, lane, attempts, max_attempts,
+        lease_losses, unknown_effects, state, queue, task, recovery, stage, tenant, shard_key, resource,
+        blocks_key, on_dead
+    )
+    SELECT
+        0, 1, statement_timestamp(), statement_timestamp(), cloned.id, cloned.max_run_seconds, cloned.priority,
+        CASE WHEN cloned.tenant IS NULL AND cloned.shard_key IS NULL AND cloned.resource IS NULL THEN 0 ELSE 1 END, 0, cloned.max_attempts, 0, 0,
+        'pending', cloned.queue, cloned.task, cloned.recovery, 'not_called', cloned.tenant, cloned.shard_key,
+        cloned.resource, cloned.blocks_key, cloned.on_dead
+    FROM cloned
+    RETURNING id
+),
+payload AS (
+    INSERT INTO pgqueue_jobpayload (job_id, args, kwargs, trace)
+    SELECT job.id, old.args, old.kwargs, old.trace
+    FROM job
+    CROSS JOIN cloned
+    JOIN pgqueue_jobpayload AS old ON old.job_id = cloned.id
+)
+SELECT cloned.version, cloned.state, cloned.queue, job.id
+FROM cloned
+CROSS JOIN job

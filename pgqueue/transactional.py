@@ -1,0 +1,70 @@
+"""Run a body and complete its job in one transaction of the job's database: both are there, or neither."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.utils import DatabaseError
+
+from .exceptions import LeaseLostError
+from .failures import FailureClass, classify
+from .holding import Held
+from .payloads import encode_result
+from .protocol.borrowing import borrowed
+from .protocol.connecting import job_alias
+from .protocol.settling import Ending, EndingKind, settle
+
+logger = logging.getLogger(__name__)
+
+REPEATS = 3
+"""Times that a body is repeated in place, uncharged, after a deadlock or a serialization failure."""
+REPEATED = (FailureClass.DEADLOCK, FailureClass.SERIALIZATION)
+LOCKED_RETRY_SECONDS = 0.02
+"""Pause before the completion is written again whose row somebody had locked, as a heartbeat does."""
+
+
+def call_and_complete(held: Held, call: Callable[[], Any]) -> Ending:
+    """Call the body and write its completion, the last act of their one transaction; return what was written.
+
+    Raise what the body raises, and `LeaseLostError`: nothing of the body is left then. When the answer to COMMIT is
+    lost, nobody knows here whether it all took effect: whoever settles the failure looks the completion up first.
+    """
+    began_at = time.monotonic()
+    for repeat in range(REPEATS + 1):
+        try:
+            return _in_one_transaction(held, call, began_at)
+        except DatabaseError as error:
+            if repeat == REPEATS or classify(error) not in REPEATED or _must_end(held):
+                raise
+            logger.warning("job.repeated job=%d repeat=%d class=%s", held.lease.id, repeat + 1, classify(error))
+    raise AssertionError("not reached")
+
+
+def _in_one_transaction(held: Held, call: Callable[[], Any], began_at: float) -> Ending:
+    alias = job_alias()
+    with transaction.atomic(using=alias, durable=True):
+        result = encode_result(call(), max_bytes=held.settings().max_result_bytes)
+        run_seconds = time.monotonic() - began_at
+        ending = Ending(EndingKind.COMPLETE, held.lease.id, held.lease.fence, run_seconds, result=result)
+        with connections[alias].wrap_database_errors:
+            _complete(alias, held, ending)
+    return ending
+
+
+def _complete(alias: str, held: Held, ending: Ending) -> None:
+    with borrowed(alias) as connection:
+        while True:
+            settled = settle(connection, worker_id=held.lease.worker_id, endings=[ending])
+            if ending.id in settled.written:
+                return
+            if settled.lost or held.may_be_lost():
+                raise LeaseLostError(ending.id, ending.fence)
+            time.sleep(LOCKED_RETRY_SECONDS)
+
+
+def _must_end(held: Held) -> bool:
+    return held.may_be_lost() or held.stop_requested or held.timed_out
