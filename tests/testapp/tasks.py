@@ -9,6 +9,7 @@ from pgqueue import Bury, Retry, task
 from . import async_tasks as async_tasks
 from . import effect_tasks as effect_tasks
 from . import fault_tasks as fault_tasks
+from . import matrix_tasks as matrix_tasks
 
 
 @task
