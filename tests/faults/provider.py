@@ -26,6 +26,7 @@ class Provider:
         self.requests: Counter[str] = Counter()
         self.effects: dict[str, list[str]] = defaultdict(list)
         self.stages: set[str] = set()
+        self.refused: list[str] = []
         self.frozen: int | None = None
         self._moment, self._fault, self._cells = moment, fault, cells
         self._ids: dict[str, str] = {}
@@ -78,6 +79,7 @@ class Provider:
             cell, key = asked["cell"], asked["key"]
             latest = self._fences[asked["job"]] = max(asked["fence"], self._fences.get(asked["job"], 0))
             if asked["fence"] < latest and "fences" in cell:
+                self.refused.append(cell)
                 return True
             if "keys" in cell and key in self._ids:
                 return False

@@ -150,3 +150,21 @@ def test_a_transactional_body_that_is_killed_leaves_one_row(
     assert until_ended(database) == {"transactional/keys": "succeeded"}
     assert Queue.objects.filter(name__startswith="transactional/keys:").count() == 1
     assert provider.requests["transactional/keys"] == 2
+
+
+def test_a_request_frozen_on_its_way_is_refused_by_a_provider_that_checks_fences(
+    workers: Workers, database: Database, providers: list[Provider]
+) -> None:
+    """It forgets keys. The replay arrives first, with a larger fence; then the old request does."""
+    cell = "idempotent/fences"
+    provider = begin(providers, "inside", "freeze", {cell})
+    frozen = workers.start(settings=SETTINGS)
+    until(lambda: provider.frozen, within_seconds=90, what="the provider freezes the worker")
+    workers.start(settings=SETTINGS)
+    assert until_ended(database) == {cell: "succeeded"}
+    provider.go_on.set()
+    frozen.send(signal.SIGCONT)
+    provider.frozen = None
+    frozen.wait(within_seconds=90)
+    assert (provider.requests[cell], len(provider.effects[cell])) == (2, 1)
+    assert provider.refused == [cell]
