@@ -183,6 +183,8 @@ class Pick:
     queue_and_key: str | None
     got: bool
     limits: list[str]
+    missed: list[str]
+    """Limits of it that another session had locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +204,16 @@ def _pick(
         "lane": int(Lane.PLAIN if lane is Lane.BOUND else lane),
         "refused_ids": [head.id for head in refused],
         "refused_keys": [head.queue_and_key for head in refused if head.queue_and_key is not None],
+        "refused_limits": sorted({limit for head in refused for limit in head.missed}),
         "next_tenant": turn.tenant,
         "used": turn.used,
         "after_keys": json.dumps(turn.places),
         "steps": WALK_STEPS + 2 * params["limit"],
     }
     end, *rows = connection.execute(load(statement), {**params, **more}).fetchall()
-    _, _, _, _, broken_off, places = end
-    found = Picked([Pick(id, key, got, limits) for id, key, got, _, limits, _ in rows], broken_off, json.loads(places))
+    *_, broken_off, _, places = end
+    heads = [Pick(id, key, got, limits, missed) for id, key, got, _, limits, missed, _ in rows]
+    found = Picked(heads, broken_off, json.loads(places))
     turn.remember(found.places)
     return found
 

@@ -4,8 +4,9 @@
 -- Guard: at most one row per (queue, shard_key), none while a job of the key runs, and only with the locks of its
 -- limits and the key's transaction lock, which are tried and never waited for.
 -- Order: priority from high to low, or from the lowest up; then run_at, then id.
--- Returns: id, queue and key of the heads looked at, whether all locks were got, and the limits locked. First a row
--- without id, as `pick_laned.sql` has it: this walk never breaks off.
+-- Keys and limits that an earlier round of the same claim was refused are left out, so that others get their turn.
+-- Returns: id, queue and key of the heads looked at, whether all locks were got, the limits locked and those missed.
+-- First a row without id, as `pick_laned.sql` has it: this walk never breaks off.
 WITH RECURSIVE waiting (queue) AS (
     (
         SELECT min(job.queue)
@@ -94,6 +95,7 @@ groups (queue, turn, priority, task) AS (
 ),
 limits (id, free) AS MATERIALIZED (
     SELECT bound.id, CASE
+            WHEN bound.id = ANY (%(refused_limits)s::text[]) THEN 0
             WHEN bound.paused_at IS NOT NULL
                 AND (bound.paused_until IS NULL OR bound.paused_until > statement_timestamp())
                 THEN 0
@@ -212,7 +214,7 @@ locked AS MATERIALIZED (
 (
     SELECT
         NULL::bigint AS id, NULL::text AS queue_and_key, false AS got, 0 AS place,
-        ARRAY[]::text[] AS limits, '{}'::text AS broken_off
+        ARRAY[]::text[] AS limits, ARRAY[]::text[] AS missed, '{}'::text AS broken_off
 )
 UNION ALL
 (
@@ -230,6 +232,11 @@ UNION ALL
         ) AS got,
         chosen.place,
         ARRAY(SELECT locked.id FROM locked WHERE locked.id = ANY (chosen.ids)),
+        ARRAY(
+            SELECT limits.id
+            FROM limits
+            WHERE limits.id = ANY (chosen.ids) AND limits.id NOT IN (SELECT locked.id FROM locked)
+        ),
         NULL::text
     FROM chosen
 )

@@ -8,8 +8,10 @@
 -- The walk goes from one (tenant, key, task, resource) to the next by the index, so that a hundred thousand rows of a
 -- tenant or a key that may not run cost one step. It takes so many steps and no more; where it broke off, the next
 -- one goes on.
--- Returns: id, queue and key of the heads looked at, whether all locks were got, and the limits locked. First a row
--- without id: the tenant where a walk over tenants broke off, and by tenant the key where one over its keys did.
+-- Keys and limits that an earlier round of the same claim was refused are left out, so that others get their turn.
+-- Returns: id, queue and key of the heads looked at, whether all locks were got, the limits locked and those missed.
+-- First a row without id: the tenant where a walk over tenants broke off, and by tenant the key where one over its keys
+-- did.
 WITH RECURSIVE waiting (queue) AS (
     (
         SELECT min(job.queue)
@@ -127,6 +129,7 @@ tenants AS MATERIALIZED (
         ring.queue, ring.turn, ring.priority, ring.tenant, ring.lap, ring.step,
         COALESCE(bound.weight, 1) AS weight,
         CASE WHEN bound.id IS NOT NULL THEN CASE
+            WHEN bound.id = ANY (%(refused_limits)s::text[]) THEN 0
             WHEN bound.paused_at IS NOT NULL
                 AND (bound.paused_until IS NULL OR bound.paused_until > statement_timestamp())
                 THEN 0
@@ -243,6 +246,7 @@ recovered (queue, shard_key, id) AS MATERIALIZED (
 ),
 limits (id, free) AS MATERIALIZED (
     SELECT bound.id, CASE
+            WHEN bound.id = ANY (%(refused_limits)s::text[]) THEN 0
             WHEN bound.paused_at IS NOT NULL
                 AND (bound.paused_until IS NULL OR bound.paused_until > statement_timestamp())
                 THEN 0
@@ -413,6 +417,7 @@ locked AS MATERIALIZED (
             ORDER BY tenants.priority DESC, tenants.lap DESC, tenants.step DESC
             LIMIT 1
         ) AS limits,
+        ARRAY[]::text[] AS missed,
         (
             SELECT COALESCE(jsonb_object_agg(groups.tenant, groups.shard_key), '{}'::jsonb)::text
             FROM groups
@@ -435,6 +440,11 @@ UNION ALL
         ) AS got,
         chosen.place,
         ARRAY(SELECT locked.id FROM locked WHERE locked.id = ANY (chosen.ids)),
+        ARRAY(
+            SELECT limits.id
+            FROM limits
+            WHERE limits.id = ANY (chosen.ids) AND limits.id NOT IN (SELECT locked.id FROM locked)
+        ),
         NULL::text
     FROM chosen
 )

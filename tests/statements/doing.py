@@ -14,6 +14,7 @@ WORKER, OTHER_WORKER = -101, -202
 NEW_ROUND = {
     "refused_ids": [],
     "refused_keys": [],
+    "refused_limits": [],
     "from_lowest": False,
     "next_tenant": "",
     "used": 0,

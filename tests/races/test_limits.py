@@ -1,0 +1,131 @@
+"""Limits and rates under two sessions: one stopped between its claim and its commit, the other seen to pass by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgqueue.models import Job
+from pgqueue.operations import Actor, act
+from pgqueue.protocol.claiming import Turn, claim
+from pgqueue.states import Lane, State
+from tests.factories import TASK, JobFactory, LimitFactory
+from tests.races.rows import WORKER, add_jobs, claimant
+from tests.statements.doing import NEW_ROUND, load
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
+
+Connection = psycopg.Connection[Any]
+ADA = Actor(id="1", name="ada")
+BOUND: dict[str, dict[str, Any]] = {
+    "tenant:acme": {"tenanted": True},
+    "resource:printer": {"using": True},
+    "queue:default": {},
+    f"task:{TASK}": {},
+}
+BOUNDS: dict[str, dict[str, Any]] = {
+    "limit": {"max_running": 2},
+    "rate": {"rate_per_second": 1e-6, "burst": 2, "tokens": 2.0},
+}
+
+
+def guarded(connection: Connection, shape: dict[str, Any], *, limit: int, turn: Turn | None = None) -> list[int]:
+    lane = Lane.LANED if shape else Lane.BOUND
+    return [lease.id for lease in claim(connection, claimant(), lane=lane, limit=limit, turn=turn)]
+
+
+def row_locks(connection: Connection, holder: Connection) -> int:
+    """Count the locks that a session holds on the table of limits: one of a row shows on its table."""
+    row = connection.execute(
+        "SELECT count(*) FROM pg_locks WHERE pid = %s AND relation = 'pgqueue_limit'::regclass AND granted"
+        " AND mode IN ('RowShareLock', 'RowExclusiveLock')",
+        [holder.info.backend_pid],
+    ).fetchone()
+    assert row is not None
+    return row[0]
+
+
+@pytest.mark.case("D01")
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
+@pytest.mark.parametrize(("limit", "shape"), BOUND.items(), ids=BOUND)
+def test_a_session_between_lock_and_commit_keeps_the_others_out_and_nobody_waits(
+    queue_connection: Connection,
+    second_connection: Connection,
+    watching_connection: Connection,
+    limit: str,
+    shape: dict[str, Any],
+    bounds: dict[str, Any],
+) -> None:
+    dated = {"refilled_at": "2000-01-01T00:00Z"} if "burst" in bounds else {}
+    LimitFactory(id=limit, **bounds, **dated)
+    ids = [job.id for job in add_jobs(4, **shape)]
+    turn = Turn()
+    with queue_connection.transaction():
+        assert guarded(queue_connection, shape, limit=1) == ids[:1]
+        assert row_locks(watching_connection, queue_connection) > 0
+        JobFactory(**shape, priority=9)
+        # Session 2 tries the lock of the limit, does not get it, and neither waits nor claims; it will ask again.
+        assert guarded(second_connection, shape, limit=4, turn=turn) == []
+        assert turn.has_more
+    assert len(guarded(second_connection, shape, limit=4, turn=turn)) == 1
+    assert guarded(queue_connection, shape, limit=4) == []
+    assert Job.objects.filter(state=State.RUNNING).count() == 2
+
+
+def test_an_operators_change_is_not_decided_by_half(
+    queue_connection: Connection, second_connection: Connection
+) -> None:
+    """A claim that has picked finds the limit locked by it, and the operator waits; the next claim knows it."""
+    LimitFactory(id="tenant:acme", max_running=5)
+    jobs = add_jobs(3, tenanted=True)
+    params = {**claimant().params(), **NEW_ROUND, "limit": 1, "worker_id": WORKER}
+    with queue_connection.transaction():
+        queue_connection.execute(load("pick_laned"), params)
+        second_connection.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            second_connection.execute(load("lock_limit"), {"id": "tenant:acme"})
+        claimed = queue_connection.execute(
+            load("claim_picked"), {**params, "ids": [jobs[0].id], "locked": ["tenant:acme"]}
+        )
+        assert len(claimed.fetchall()) == 1
+    act("set_limit", "tenant:acme", version_seen=1, actor=ADA, reason="why", params={"max_running": 1})
+    assert guarded(queue_connection, {"tenanted": True}, limit=3) == []
+
+
+def test_a_pause_holds_for_every_claim_begun_after_its_commit(queue_connection: Connection) -> None:
+    add_jobs(3, tenanted=True)
+    assert len(guarded(queue_connection, {"tenanted": True}, limit=1)) == 1
+    act("pause_jobs", "tenant:acme", version_seen=0, actor=ADA, reason="why")
+    assert guarded(queue_connection, {"tenanted": True}, limit=3) == []
+    act("resume_jobs", "tenant:acme", version_seen=1, actor=ADA, reason="why")
+    assert len(guarded(queue_connection, {"tenanted": True}, limit=3)) == 2
+
+
+def test_a_pick_that_another_session_overtook_is_judged_by_what_that_one_committed(
+    queue_connection: Connection, second_connection: Connection
+) -> None:
+    """The limit is new: session 1 picked without a lock of it, and may not count by it."""
+    jobs = add_jobs(3, tenanted=True)
+    params = {**claimant().params(), **NEW_ROUND, "limit": 3}
+    with queue_connection.transaction():
+        picked = queue_connection.execute(load("pick_laned"), params).fetchall()
+        ids, locked = [row[0] for row in picked if row[2]], [name for row in picked[1:] for name in row[4]]
+        assert (ids, locked) == ([job.id for job in jobs], [])
+        LimitFactory(id="tenant:acme", max_running=1)
+        assert len(guarded(second_connection, {"tenanted": True}, limit=3)) == 1
+        claimed = queue_connection.execute(load("claim_picked"), {**params, "ids": ids, "locked": locked})
+        assert claimed.fetchall() == []
+
+
+def test_a_limit_that_another_session_is_counting_keeps_no_other_tenant_waiting(
+    queue_connection: Connection, second_connection: Connection
+) -> None:
+    """Its jobs stand in front, more than the claim looks at: they are left with their limit, not one by one."""
+    LimitFactory(id="tenant:acme", max_running=100)
+    add_jobs(100, tenanted=True, priority=9)
+    free = JobFactory(tenanted=True, tenant="other")
+    with queue_connection.transaction():
+        assert len(guarded(queue_connection, {"tenanted": True}, limit=1)) == 1
+        assert guarded(second_connection, {"tenanted": True}, limit=2) == [free.id]
