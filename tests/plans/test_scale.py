@@ -1,0 +1,71 @@
+"""A million waiting jobs of a thousand tenants and a hundred thousand keys: a claim reads little more than it takes.
+
+With statistics from when the table was empty, and with fresh ones.
+"""
+
+import os
+
+import pytest
+
+from tests.plans.filling import COLUMNS, TASK, explain, schema, undone
+from tests.plans.statements import CLAIMANT
+from tests.statements.doing import NEW_ROUND
+
+WAITING = 100_000 if os.environ.get("PGQUEUE_SHORT") else 1_000_000
+LIMIT = 10
+MOST_ROWS = 2_000
+
+# Of three jobs one has a tenant, one a key, one is plain; every tenth tenant is paused, every seventh at its limit.
+ADD_WAITING = f"""
+    INSERT INTO pgqueue_job ({COLUMNS}, tenant)
+    SELECT
+        instant, instant, NULL, NULL, 0, 1, NULL, NULL, NULL, NULL, n %% 2,
+        CASE WHEN n %% 3 = 2 THEN 0 ELSE 1 END, 0, 8, 0, 0, 'pending', 'default', %(task)s, 'undeclared', 'not_called',
+        CASE WHEN n %% 3 = 0 THEN 'key' || n / 3 %% 100000 END, NULL,
+        CASE WHEN n %% 3 = 1 THEN 'tenant' || n / 3 %% 1000 END
+    FROM (
+        SELECT n, statement_timestamp() - make_interval(secs => 10 + (%(count)s - n) / 1000.0) AS instant
+        FROM generate_series(1, %(count)s::int) AS n
+    ) AS waiting
+"""
+ADD_LIMITS = """
+    INSERT INTO pgqueue_limit (id, version, created_at, weight, paused_at, max_running)
+    SELECT 'tenant:tenant' || n, 1, now(), 1, CASE WHEN n % 10 = 0 THEN now() END, CASE WHEN n % 7 = 0 THEN 0 END
+    FROM generate_series(0, 999) AS n
+"""
+STATEMENTS = {
+    "claim": {"limit": LIMIT, "from_lowest": False},
+    "claim from the lowest": {"limit": LIMIT, "from_lowest": True},
+    "pick_laned": {**NEW_ROUND, "limit": LIMIT, "lane": 1, "steps": 36},
+    "pick_laned later in the round": {
+        **NEW_ROUND,
+        **{"limit": LIMIT, "lane": 1, "steps": 36, "next_tenant": "tenant500", "after_keys": '{"": "key50000"}'},
+    },
+    "look": {},
+}
+
+
+@pytest.fixture(scope="module")
+def measured(django_db_setup, django_db_blocker):
+    with django_db_blocker.unblock(), schema() as connection:
+        connection.execute("ANALYZE")
+        connection.execute(ADD_WAITING, {"count": WAITING, "task": TASK})
+        connection.execute(ADD_LIMITS)
+        plans = {}
+        for step in ("stale", "fresh"):
+            for name, params in STATEMENTS.items():
+                with undone(connection, guarded=name != "look"):
+                    plans[step, name] = explain(connection, name.split()[0], {**CLAIMANT, **params})
+            connection.execute("ANALYZE")
+        return plans
+
+
+@pytest.mark.bench
+@pytest.mark.django_db
+@pytest.mark.case("L01")
+def test_a_claim_reads_what_it_takes_and_little_more(measured, subtests):
+    for (step, name), plan in measured.items():
+        print(f"{step:6} {name:32} {plan.rows_read():8.0f} rows {plan.blocks:8} blocks")
+        with subtests.test(msg=f"{name} with {step} statistics"):
+            assert [node.kind for node in plan.nodes if node.kind == "Seq Scan" and node.reads("pgqueue_job")] == []
+            assert plan.rows_read() <= MOST_ROWS, plan.text
