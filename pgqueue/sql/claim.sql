@@ -5,97 +5,59 @@
 -- that a pause or a limit holds for every claim begun after its commit. What is bound, `pick_bound.sql` proposes.
 -- Order: priority from high to low, or from the lowest up; queues of one priority take turns by chance, and tasks of
 -- one queue and priority by the age of their oldest due job; then run_at, then id.
--- The walk over live (queue, priority, task) groups keeps future rows of a higher priority, and rows of tasks that
--- are unknown here, out of the way; rows are locked one by one under the outer LIMIT: no sort stands above the lock,
+-- The walk over live (queue, priority, task) groups, each found with its oldest row by one step of the index, keeps
+-- future rows of a higher priority, and rows of tasks that are unknown here, out of the way; rows are locked one by one under the outer LIMIT: no sort stands above the lock,
 -- none is locked in vain.
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload, in that order.
-WITH RECURSIVE waiting (queue) AS (
-    (
-        SELECT min(job.queue)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND %(queues)s::text[] IS NULL
-    )
-    UNION ALL
-    SELECT (
-        SELECT min(job.queue)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue > waiting.queue
-    )
-    FROM waiting
-    WHERE waiting.queue IS NOT NULL
-),
-served (queue, turn) AS (
-    SELECT named.queue, random()
+WITH RECURSIVE groups (scope, queue, priority, task, first_at) AS (
+    SELECT scopes.queue, first.queue, first.priority, first.task, first.run_at
     FROM (
-        SELECT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL
-        UNION
+        SELECT NULL::text AS queue WHERE %(queues)s::text[] IS NULL
+        UNION ALL
         SELECT unnest(%(queues)s::text[])
-    ) AS named
-    WHERE named.queue <> ALL (%(excluded)s::text[])
+    ) AS scopes
+    CROSS JOIN LATERAL (
+        SELECT job.queue, job.priority, job.task, job.run_at
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue >= COALESCE(scopes.queue, '')
+        ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
+        LIMIT 1
+    ) AS first
+    WHERE scopes.queue IS NULL OR first.queue = scopes.queue
+    UNION ALL
+    SELECT groups.scope, next.queue, next.priority, next.task, next.run_at
+    FROM groups
+    CROSS JOIN LATERAL (
+        SELECT job.queue, job.priority, job.task, job.run_at
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0
+            AND (job.queue, job.priority * -1, job.task) > (groups.queue, groups.priority * -1, groups.task)
+        ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
+        LIMIT 1
+    ) AS next
+    WHERE groups.scope IS NULL OR next.queue = groups.scope
+),
+dice (face) AS MATERIALIZED (
+    SELECT random()::text
+),
+free (queue, turn, priority, task, first_at) AS MATERIALIZED (
+    SELECT groups.queue, hashtext(groups.queue || dice.face), groups.priority, groups.task, groups.first_at
+    FROM groups
+    CROSS JOIN dice
+    WHERE groups.task = ANY (%(tasks)s::text[])
+        AND groups.queue <> ALL (%(excluded)s::text[])
         AND NOT EXISTS (
             SELECT
             FROM pgqueue_queue AS paused
-            WHERE paused.name = named.queue
+            WHERE paused.name = groups.queue
                 AND paused.paused_at IS NOT NULL
                 AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
         )
         AND NOT EXISTS (
             SELECT
             FROM pgqueue_limit AS bound
-            WHERE bound.id = 'queue:' || named.queue
-                AND (bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL)
-        )
-),
-levels (queue, turn, priority) AS (
-    SELECT served.queue, served.turn, (
-        SELECT max(job.priority)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = served.queue
-    )
-    FROM served
-    UNION ALL
-    SELECT levels.queue, levels.turn, (
-        SELECT max(job.priority)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = levels.queue
-            AND job.priority < levels.priority
-    )
-    FROM levels
-    WHERE levels.priority IS NOT NULL
-),
-groups (queue, turn, priority, task) AS (
-    SELECT levels.queue, levels.turn, levels.priority, (
-        SELECT min(job.task)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = levels.queue
-            AND job.priority = levels.priority
-    )
-    FROM levels
-    WHERE levels.priority IS NOT NULL
-    UNION ALL
-    SELECT groups.queue, groups.turn, groups.priority, (
-        SELECT min(job.task)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = groups.queue
-            AND job.priority = groups.priority AND job.task > groups.task
-    )
-    FROM groups
-    WHERE groups.task IS NOT NULL
-),
-free (queue, turn, priority, task, first_at) AS MATERIALIZED (
-    SELECT groups.queue, groups.turn, groups.priority, groups.task, (
-        SELECT min(job.run_at)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = groups.queue
-            AND job.priority = groups.priority AND job.task = groups.task
-    )
-    FROM groups
-    WHERE groups.task = ANY (%(tasks)s::text[])
-        AND NOT EXISTS (
-            SELECT
-            FROM pgqueue_limit AS bound
-            WHERE bound.id = 'task:' || groups.task
+            WHERE bound.id IN ('queue:' || groups.queue, 'task:' || groups.task)
                 AND (bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL)
         )
 ),
@@ -114,7 +76,7 @@ candidates AS MATERIALIZED (
         WHERE job.state IN ('pending', 'retrying')
             AND job.lane = 0
             AND job.queue = level.queue
-            AND job.priority = level.priority
+            AND job.priority * -1 = level.priority * -1
             AND job.task = level.task
             AND job.run_at <= statement_timestamp()
         ORDER BY job.run_at, job.id

@@ -2,22 +2,27 @@
 -- Returns: lanes with a due row in a served queue (3 for a plain one whose queue or task is bound); seconds to the
 -- next future row, or to the next token of a rate that has none left; seconds to the next expiry of a lease
 -- (negative: expired), null where there is none; names of all queues with waiting jobs.
-WITH RECURSIVE waiting (lane, queue) AS (
-    SELECT lanes.lane, (
-        SELECT min(job.queue)
+WITH RECURSIVE groups (lane, queue, priority, task, first_at) AS (
+    SELECT lanes.lane, first.queue, first.priority, first.task, first.run_at
+    FROM (VALUES (0::smallint), (2::smallint)) AS lanes (lane)
+    CROSS JOIN LATERAL (
+        SELECT job.queue, job.priority, job.task, job.run_at
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = lanes.lane
-    )
-    FROM (VALUES (0::smallint), (2::smallint)) AS lanes (lane)
+        ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
+        LIMIT 1
+    ) AS first
     UNION ALL
-    SELECT waiting.lane, (
-        SELECT min(job.queue)
+    SELECT groups.lane, next.queue, next.priority, next.task, next.run_at
+    FROM groups
+    CROSS JOIN LATERAL (
+        SELECT job.queue, job.priority, job.task, job.run_at
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = waiting.lane
-            AND job.queue > waiting.queue
-    )
-    FROM waiting
-    WHERE waiting.queue IS NOT NULL
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = groups.lane
+            AND (job.queue, job.priority * -1, job.task) > (groups.queue, groups.priority * -1, groups.task)
+        ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
+        LIMIT 1
+    ) AS next
 ),
 laned (queue) AS (
     SELECT min(job.queue)
@@ -33,67 +38,25 @@ laned (queue) AS (
     FROM laned
     WHERE laned.queue IS NOT NULL
 ),
-found (lane, queue) AS (
-    SELECT waiting.lane, waiting.queue FROM waiting
-    UNION ALL
-    SELECT 1::smallint, laned.queue FROM laned
+found (queue) AS MATERIALIZED (
+    SELECT groups.queue FROM groups
+    UNION
+    SELECT laned.queue FROM laned WHERE laned.queue IS NOT NULL
 ),
-served (lane, queue) AS (
-    SELECT waiting.lane, waiting.queue
-    FROM found AS waiting
-    WHERE waiting.queue IS NOT NULL
-        AND (%(queues)s::text[] IS NULL OR waiting.queue = ANY (%(queues)s::text[]))
-        AND waiting.queue <> ALL (%(excluded)s::text[])
+served (queue) AS MATERIALIZED (
+    SELECT found.queue
+    FROM found
+    WHERE (%(queues)s::text[] IS NULL OR found.queue = ANY (%(queues)s::text[]))
+        AND found.queue <> ALL (%(excluded)s::text[])
         AND NOT EXISTS (
             SELECT
             FROM pgqueue_queue AS paused
-            WHERE paused.name = waiting.queue
+            WHERE paused.name = found.queue
                 AND paused.paused_at IS NOT NULL
                 AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
         )
 ),
-levels (lane, queue, priority) AS (
-    SELECT served.lane, served.queue, (
-        SELECT max(job.priority)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = served.lane
-            AND job.queue = served.queue
-    )
-    FROM served
-    WHERE served.lane <> 1
-    UNION ALL
-    SELECT levels.lane, levels.queue, (
-        SELECT max(job.priority)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = levels.lane
-            AND job.queue = levels.queue
-            AND job.priority < levels.priority
-    )
-    FROM levels
-    WHERE levels.priority IS NOT NULL
-),
-groups (lane, queue, priority, task) AS (
-    SELECT levels.lane, levels.queue, levels.priority, (
-        SELECT min(job.task)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = levels.lane
-            AND job.queue = levels.queue
-            AND job.priority = levels.priority
-    )
-    FROM levels
-    WHERE levels.priority IS NOT NULL
-    UNION ALL
-    SELECT groups.lane, groups.queue, groups.priority, (
-        SELECT min(job.task)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = groups.lane
-                AND job.queue = groups.queue
-            AND job.priority = groups.priority AND job.task > groups.task
-    )
-    FROM groups
-    WHERE groups.task IS NOT NULL
-),
-seen AS MATERIALIZED (
+seen (lane, first_at, next_at) AS MATERIALIZED (
     SELECT
         CASE
             WHEN groups.lane = 0 AND EXISTS (
@@ -107,24 +70,17 @@ seen AS MATERIALIZED (
                     )
             ) THEN 3
             ELSE groups.lane
-        END AS lane,
+        END,
+        groups.first_at,
         (
             SELECT min(job.run_at)
             FROM pgqueue_job AS job
             WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = groups.lane
-                AND job.queue = groups.queue
-                AND job.priority = groups.priority AND job.task = groups.task
-        ) AS first_at,
-        (
-            SELECT min(job.run_at)
-            FROM pgqueue_job AS job
-            WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = groups.lane
-                AND job.queue = groups.queue
-                AND job.priority = groups.priority AND job.task = groups.task
+                AND job.queue = groups.queue AND job.priority * -1 = groups.priority * -1 AND job.task = groups.task
                 AND job.run_at > statement_timestamp()
-        ) AS next_at
+        )
     FROM groups
-    WHERE groups.task = ANY (%(tasks)s::text[])
+    WHERE groups.task = ANY (%(tasks)s::text[]) AND groups.queue IN (SELECT served.queue FROM served)
     UNION ALL
     SELECT
         1,
@@ -138,11 +94,9 @@ seen AS MATERIALIZED (
             SELECT min(job.run_at)
             FROM pgqueue_job AS job
             WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority <= 100
-                AND job.queue = served.queue
-                AND job.run_at > statement_timestamp()
+                AND job.queue = served.queue AND job.run_at > statement_timestamp()
         )
     FROM served
-    WHERE served.lane = 1
 )
 SELECT
     ARRAY(SELECT DISTINCT seen.lane FROM seen WHERE seen.first_at <= statement_timestamp()) AS due_lanes,

@@ -7,53 +7,43 @@
 -- Keys and limits that an earlier round of the same claim was refused are left out, so that others get their turn.
 -- Returns: id, queue and key of the heads looked at, whether all locks were got, the limits locked and those missed.
 -- First a row without id, as `pick_laned.sql` has it: this walk never breaks off.
-WITH RECURSIVE waiting (queue) AS (
+WITH RECURSIVE walked (queue, priority, task, first_at) AS (
     (
-        SELECT min(job.queue)
+        SELECT job.queue, job.priority, job.task, job.run_at
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND %(queues)s::text[] IS NULL
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = %(lane)s::smallint
+        ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
+        LIMIT 1
     )
     UNION ALL
-    SELECT (
-        SELECT min(job.queue)
+    SELECT next.queue, next.priority, next.task, next.run_at
+    FROM walked
+    CROSS JOIN LATERAL (
+        SELECT job.queue, job.priority, job.task, job.run_at
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue > waiting.queue
-    )
-    FROM waiting
-    WHERE waiting.queue IS NOT NULL
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = %(lane)s::smallint
+            AND (job.queue, job.priority * -1, job.task) > (walked.queue, walked.priority * -1, walked.task)
+        ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
+        LIMIT 1
+    ) AS next
 ),
-served (queue, turn) AS (
-    SELECT named.queue, random()
-    FROM (
-        SELECT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL
-        UNION
-        SELECT unnest(%(queues)s::text[])
-    ) AS named
-    WHERE named.queue <> ALL (%(excluded)s::text[])
+dice (face) AS MATERIALIZED (
+    SELECT random()::text
+),
+groups (queue, turn, priority, task) AS MATERIALIZED (
+    SELECT walked.queue, hashtext(walked.queue || dice.face), walked.priority, walked.task
+    FROM walked
+    CROSS JOIN dice
+    WHERE walked.first_at <= statement_timestamp()
+        AND (%(queues)s::text[] IS NULL OR walked.queue = ANY (%(queues)s::text[]))
+        AND walked.queue <> ALL (%(excluded)s::text[])
         AND NOT EXISTS (
             SELECT
             FROM pgqueue_queue AS paused
-            WHERE paused.name = named.queue
+            WHERE paused.name = walked.queue
                 AND paused.paused_at IS NOT NULL
                 AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
         )
-),
-levels (queue, turn, priority) AS (
-    SELECT served.queue, served.turn, (
-        SELECT max(job.priority)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = served.queue
-    )
-    FROM served
-    UNION ALL
-    SELECT levels.queue, levels.turn, (
-        SELECT max(job.priority)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = levels.queue
-            AND job.priority < levels.priority
-    )
-    FROM levels
-    WHERE levels.priority IS NOT NULL
 ),
 running (counts) AS MATERIALIZED (
     SELECT CASE
@@ -73,25 +63,6 @@ running (counts) AS MATERIALIZED (
             ) AS counted
         )
     END
-),
-groups (queue, turn, priority, task) AS (
-    SELECT levels.queue, levels.turn, levels.priority, (
-        SELECT min(job.task)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = levels.queue
-            AND job.priority = levels.priority
-    )
-    FROM levels
-    WHERE levels.priority IS NOT NULL
-    UNION ALL
-    SELECT groups.queue, groups.turn, groups.priority, (
-        SELECT min(job.task)
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = %(lane)s::smallint AND job.queue = groups.queue
-            AND job.priority = groups.priority AND job.task > groups.task
-    )
-    FROM groups
-    WHERE groups.task IS NOT NULL
 ),
 limits (id, free) AS MATERIALIZED (
     SELECT bound.id, CASE
@@ -138,9 +109,10 @@ due AS MATERIALIZED (
             job.id, job.queue, job.shard_key, job.run_at, job.priority, job.task, job.tenant, job.resource
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying')
+            AND job.lane IN (0, 2)
             AND job.lane = %(lane)s::smallint
             AND job.queue = groups.queue
-            AND job.priority = groups.priority
+            AND job.priority * -1 = groups.priority * -1
             AND job.task = groups.task
             AND job.run_at <= statement_timestamp()
             AND job.id <> ALL (%(refused_ids)s::bigint[])

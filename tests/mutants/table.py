@@ -9,7 +9,7 @@ from tests.mutants.mutating import Mutant
 
 WAITS = (("SKIP LOCKED", ""),)
 BOUND_TASK = "tests.testapp.tasks.echo"
-NOT_PAUSED = "WHERE paused.name = named.queue"
+NOT_PAUSED = "WHERE paused.name = groups.queue"
 TERMINAL_UNKNOWN = {"unknown_effects": 1, "recovery": Recovery.IDEMPOTENT}
 BUSY = "busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key"
 KEY_LOCK = "pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))"
@@ -50,13 +50,13 @@ CLAIM = [
     Mutant(
         "claim",
         "neither its queue",
-        cut("bound.id = 'queue:' || named.queue", "false"),
+        cut("'queue:' || groups.queue, "),
         s.left_by_the_claim(queue="bound"),
     ),
     Mutant(
         "claim",
         "nor its task is bound",
-        cut("bound.id = 'task:' || groups.task", "false"),
+        cut(", 'task:' || groups.task"),
         s.left_by_the_claim(task=BOUND_TASK),
     ),
     Mutant(
