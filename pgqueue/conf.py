@@ -33,6 +33,8 @@ class Settings:
     """Most jobs that one claim takes, and so the most a worker ever prefetches."""
     prefetch_seconds: float = 0.2
     """Work held in advance: as many jobs as the threads finish in this time."""
+    settle_max_delay_seconds: float = 0.005
+    """How long endings wait for others to travel with while the threads have more work."""
     poll_seconds: float = 10.0
     """Longest sleep while LISTEN works."""
     poll_without_listen_seconds: float = 0.5

@@ -118,10 +118,18 @@ def _portions(calls: Iterable[Call]) -> Iterator[list[NewJob]]:
     """Yield jobs to be sent together. Only those are in memory, however many calls there are."""
     jobs: list[NewJob] = []
     characters = 0
+    last: Call | None = None
+    job: NewJob | None = None
     for call in calls:
-        refuse_unready(call.task)
-        jobs.append(_new_job(call))
-        characters += len(jobs[-1].args or "") + len(jobs[-1].kwargs or "")
+        # Most calls are of the same task: what it says is read once.
+        if job is None or last is None or call.task is not last.task:
+            refuse_unready(call.task)
+            job = _new_job(call)
+        else:
+            job = _like(job, call)
+        last = call
+        jobs.append(job)
+        characters += len(job.args or "") + len(job.kwargs or "")
         if len(jobs) >= PORTION or characters >= PORTION_CHARACTERS:
             yield jobs
             jobs, characters = [], 0
@@ -182,6 +190,13 @@ def _new_job(call: Call) -> NewJob:
         max_run_seconds=getattr(task, "max_run_seconds", None),
         on_dead=on_dead_of(task),
     )
+
+
+def _like(job: NewJob, call: Call) -> NewJob:
+    """Return another job of the same task: only the arguments are read."""
+    settings = conf.of(queue=job.queue, task=job.task)
+    args, kwargs = encode_arguments(call.args, call.kwargs, max_bytes=settings.max_payload_bytes)
+    return job if args == job.args and kwargs == job.kwargs else job._replace(args=args, kwargs=kwargs)
 
 
 def _instant(run_after: datetime | None) -> datetime | None:

@@ -6,9 +6,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils import timezone
 
@@ -29,8 +28,7 @@ from .transactional import call_and_complete
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A lease whose task is about to be called, and with what."""
 
     held: Held
@@ -41,7 +39,9 @@ class Prepared:
 
     def call(self) -> Any:
         """Call the task here and now; an async one on an event loop of its own."""
-        return self.task.call(*self.args, **self.kwargs)
+        # Django's `call` would ask again whether it is async, which takes longer than a short job.
+        call = self.task.call if registry.is_async(self.held.lease.task) else self.task.func
+        return call(*self.args, **self.kwargs)
 
 
 def run(
@@ -116,8 +116,8 @@ def timed_out(held: Held, *, run_seconds: float) -> Ending:
 def _arguments(held: Held, task: Task[..., Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return what to call the task with. A TaskResult is made only if wanted."""
     lease = held.lease
-    args = decode(lease.args) or []
-    kwargs = decode(lease.kwargs) or {}
+    args = [] if lease.args is None else decode(lease.args)
+    kwargs = {} if lease.kwargs is None else decode(lease.kwargs)
     heard = signalling.start_is_heard()
     if not (task.takes_context or heard):
         return args, kwargs

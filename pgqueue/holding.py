@@ -76,11 +76,18 @@ class Holdings:
                 self._held[held.lease.id] = held
         return added
 
-    def drop(self, id: int, fence: int) -> Held | None:
-        """Forget a lease that was settled or lost; a later lease of the same job is another one, and stays."""
+    def drop(self, ended: Iterable[tuple[int, int]]) -> dict[int, Held]:
+        """Forget leases, given by job id and fence, that were settled or lost; return those that were held.
+
+        A later lease of the same job is another one, and stays.
+        """
+        dropped: dict[int, Held] = {}
         with self._lock:
-            held = self._held.get(id)
-            return self._held.pop(id) if held is not None and held.lease.fence == fence else None
+            for id, fence in ended:
+                held = self._held.get(id)
+                if held is not None and held.lease.fence == fence:
+                    dropped[id] = self._held.pop(id)
+        return dropped
 
     def fences(self) -> dict[int, int]:
         """Return job id and fence of everything held."""

@@ -14,6 +14,7 @@ from .exceptions import UnknownTaskError
 
 _tasks: dict[str, Task[..., Any]] = {}
 _probes: dict[str, Callable[..., Any]] = {}
+_async: set[str] = set()
 
 
 def register(task: Task[..., Any]) -> None:
@@ -21,6 +22,7 @@ def register(task: Task[..., Any]) -> None:
     known = _tasks.get(task.module_path)
     if known is None or known.func is not task.func:
         _tasks[task.module_path] = task
+        (_async.add if inspect.iscoroutinefunction(task.func) else _async.discard)(task.module_path)
 
 
 def register_probe(name: str, probe: Callable[..., Any]) -> None:
@@ -67,8 +69,7 @@ def names() -> tuple[str, ...]:
 
 def is_async(name: str) -> bool:
     """Say whether the task of that name is a coroutine function."""
-    task = get(name)
-    return task is not None and inspect.iscoroutinefunction(task.func)
+    return name in _async
 
 
 def discover() -> None:

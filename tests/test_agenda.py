@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from pgqueue.protocol.claiming import Horizon, Lease
@@ -23,7 +21,6 @@ from pgqueue.worker.pace import Pace, Pool
 PLAIN = Source(Lane.PLAIN, Pool.THREADS)
 LANED = Source(Lane.LANED, Pool.THREADS)
 BOUND = Source(Lane.BOUND, Pool.THREADS)
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Clock:
@@ -66,8 +63,8 @@ def make_lease(id: int = 1, lane: Lane = Lane.PLAIN) -> Lease:
         tenant=None,
         shard_key=None,
         operation_key=None,
-        created_at=NOW,
-        run_at=NOW,
+        created_epoch=0.0,
+        run_epoch=0.0,
         args=None,
         kwargs=None,
     )

@@ -34,7 +34,7 @@ def _held(task: Any, *, args: str | None = None, **fields: Any) -> Held:
         **dict.fromkeys(("priority", "lane", "attempts", "lease_losses"), 0),
         **dict.fromkeys(("max_run_seconds", "tenant", "shard_key", "operation_key", "kwargs")),
         **{"queue": "default", "task": task.module_path, "recovery": "undeclared", "max_attempts": 8, "args": args},
-        **dict.fromkeys(("created_at", "run_at"), contract_tasks.timezone.now()),
+        **dict.fromkeys(("created_epoch", "run_epoch"), 0.0),
         **fields,
     }
     return Held(Lease(**lease), safe_until=float("inf"))

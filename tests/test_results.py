@@ -109,7 +109,7 @@ def _lease(**fields: Any) -> Lease:
         **dict.fromkeys(("priority", "lane", "attempts", "lease_losses"), 0),
         **dict.fromkeys(("max_run_seconds", "tenant", "shard_key", "operation_key", "kwargs")),
         **{"version": 2, "queue": "default", "task": give_back.module_path, "recovery": "undeclared"},
-        **{"max_attempts": 8, "created_at": NOON, "run_at": NOON, "args": "[1]"},
+        **{"max_attempts": 8, "created_epoch": NOON.timestamp(), "run_epoch": NOON.timestamp(), "args": "[1]"},
     }
     return Lease(**(plain | fields))
 

@@ -8,7 +8,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
@@ -76,12 +76,12 @@ def test_a_burst_on_an_empty_queue_ends_at_once() -> None:
 def test_the_dispatcher_is_told_when_a_notice_was_given() -> None:
     """A burst or a drain may have waited for nothing else, and would sleep on."""
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
-    executor = Executor(1, on_ending=lambda ending: told.put("ending"), on_notice_given=lambda: told.put("given"))
+    executor = Executor(1, on_ending=lambda ending: told.put("ending"), on_rest=lambda: told.put("given"))
     executor.start()
-    executor.submit(lambda: None)
+    executor.submit([lambda: None])
     assert told.get(timeout=10) == "given"
     assert executor.is_idle()
-    executor.submit(lambda: 1 / 0)
+    executor.submit([lambda: 1 / 0])
     assert told.get(timeout=10) == "given"
     executor.stop()
 
@@ -298,13 +298,13 @@ def test_a_notification_wakes_every_worker_for_one_claim_and_not_every_thread(
     start: Callable[..., Inbox], queue_connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    really_claim = dispatching.claim
+    really = dispatching.settle_and_claim
 
-    def counting(connection: Any, claimant: Any, **options: Any) -> Any:
-        asked.append(claimant.worker_id)
-        return really_claim(connection, claimant, **options)
+    def counting(connection: Any, *, worker_id: int, wishes: Sequence[Any], **options: Any) -> Any:
+        asked.extend([worker_id] * len(wishes))
+        return really(connection, worker_id=worker_id, wishes=wishes, **options)
 
-    monkeypatch.setattr(dispatching, "claim", counting)
+    monkeypatch.setattr(dispatching, "settle_and_claim", counting)
     for _ in range(3):
         start(concurrency=20)
     _until(lambda: _count_listening(queue_connection) == 3)

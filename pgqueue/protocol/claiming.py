@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.rows import args_row
 
 from .. import conf
 from ..sql import load
 from ..states import Lane
-from .connecting import transaction
+from .connecting import one_trip, quick_cursor, transaction
 
 PICK_ROUNDS = 5
 """Most rounds of one guarded claim: each passes over the keys that the one before was refused."""
@@ -47,8 +46,7 @@ class Claimant:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to run one job for a limited time, as the claim granted it. `args` and `kwargs` are JSON texts."""
 
     id: int
@@ -67,12 +65,18 @@ class Lease:
     tenant: str | None
     shard_key: str | None
     operation_key: str | None
-    created_at: datetime
-    run_at: datetime
+    created_epoch: float
+    """Instants in seconds since 1970: the driver takes longer for a datetime than for all the rest."""
+    run_epoch: float
     args: str | None
     kwargs: str | None
     replaced_at: datetime | None = None
     """When a later enqueue last replaced its arguments."""
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was enqueued."""
+        return datetime.fromtimestamp(self.created_epoch, UTC)
 
 
 @dataclass(slots=True)
@@ -127,20 +131,17 @@ def claim(
     a new snapshot. `turn` is what the caller keeps between claims of one kind; it is changed.
     """
     turn = turn or Turn()
-    settings = conf.current()
-    from_lowest = turn.claims % settings.ageing_every == settings.ageing_every - 1
-    params = {**claimant.params(), "limit": limit, "from_lowest": from_lowest}
+    params = _params(claimant, limit, turn)
     try:
         with (
-            transaction(connection, timeout_seconds=settings.claim_timeout_seconds),
-            connection.cursor(row_factory=args_row(Lease)) as cursor,
+            transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
+            lease_cursor(connection) as cursor,
         ):
             if lane is Lane.PLAIN:
                 leases = cursor.execute(load("claim"), params).fetchall()
             else:
                 leases = _claim_picked(cursor, params, lane, turn)
-            if any(lease.replaced_at for lease in leases):
-                leases = _with_replaced(cursor.connection, leases)
+            leases = with_replaced(connection, leases)
     except psycopg.errors.UniqueViolation:
         # The last line: a second running job of one shard key. It costs this one claim of a guarded lane.
         return []
@@ -148,12 +149,41 @@ def claim(
     return leases
 
 
-def _with_replaced(connection: psycopg.Connection[Any], leases: list[Lease]) -> list[Lease]:
-    """Read arguments again that an enqueue replaced: its COMMIT may be younger than the claim's snapshot."""
+def lease_cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Lease]:
+    """Return a cursor whose rows are leases."""
+    return quick_cursor(connection, row_factory=lambda cursor: Lease._make)
+
+
+def send_plain(
+    connection: psycopg.Connection[Any], claimant: Claimant, *, limit: int, turn: Turn
+) -> psycopg.Cursor[Lease]:
+    """Send a claim of the plain lane inside a transaction of the caller's; `read_plain` takes what came of it."""
+    return lease_cursor(connection).execute(load("claim"), _params(claimant, limit, turn))
+
+
+def read_plain(sent: psycopg.Cursor[Lease], turn: Turn) -> list[Lease]:
+    """Return the leases of a claim that was sent, once its transaction has ended."""
+    leases = sent.fetchall()
+    turn.claims += bool(leases)
+    return with_replaced(sent.connection, leases)
+
+
+def _params(claimant: Claimant, limit: int, turn: Turn) -> dict[str, Any]:
+    ageing_every = conf.current().ageing_every
+    return {**claimant.params(), "limit": limit, "from_lowest": turn.claims % ageing_every == ageing_every - 1}
+
+
+def with_replaced(connection: psycopg.Connection[Any], leases: list[Lease]) -> list[Lease]:
+    """Read arguments again that an enqueue replaced: its COMMIT may be younger than the claim's snapshot.
+
+    What is running, nobody replaces: any time from the lock on is right.
+    """
     ids = [lease.id for lease in leases if lease.replaced_at]
+    if not ids:
+        return leases
     rows = connection.execute(load("read_payloads"), {"ids": ids}).fetchall()
     found = {id: {"args": args, "kwargs": kwargs} for id, args, kwargs in rows}
-    return [replace(lease, **found.get(lease.id, {})) for lease in leases]
+    return [lease._replace(**found.get(lease.id, {})) for lease in leases]
 
 
 def _claim_picked(cursor: psycopg.Cursor[Lease], params: dict[str, Any], lane: Lane, turn: Turn) -> list[Lease]:
@@ -229,7 +259,10 @@ def _take(cursor: psycopg.Cursor[Lease], params: dict[str, Any], heads: Sequence
 
 def look(connection: psycopg.Connection[Any], claimant: Claimant) -> Horizon:
     """Look what there is to do, without taking anything."""
-    row = connection.execute(load("look"), claimant.params()).fetchone()
+    # Guarded for its plan: estimated by statistics of another day, it would be compiled for longer than it runs.
+    with one_trip(connection, timeout_seconds=conf.current().claim_timeout_seconds, block=False):
+        looked = connection.execute(load("look"), claimant.params())
+    row = looked.fetchone()
     assert row is not None
     return Horizon(frozenset(row[0]), row[1], row[2], frozenset(row[3]))
 

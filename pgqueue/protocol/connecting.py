@@ -12,6 +12,8 @@ import psycopg
 from django.apps import apps
 from django.db import connections, router
 from psycopg import sql
+from psycopg.pq import Format, TransactionStatus
+from psycopg.rows import RowFactory, tuple_row
 
 from .. import conf
 from ..sql import load
@@ -24,6 +26,9 @@ _KEEPALIVE = {
     "tcp_user_timeout": 5000,
 }
 """A cut network is noticed within about five seconds; libpq's own default hangs for minutes."""
+
+PREPARE_THRESHOLD = 2
+"""Executions after which a statement is prepared: planning a claim takes longer than claiming one job."""
 
 ANSWER_SECONDS = 15.0
 """Three times the longest statement timeout: a server that is only slow says so itself."""
@@ -73,8 +78,8 @@ def connect(alias: str, *, role: str, answer_seconds: float = ANSWER_SECONDS) ->
     """Open an autocommit connection to the database of `alias`, apart from Django's.
 
     `role` shows in `application_name`. No answer is waited for longer than `answer_seconds`. Read Committed whatever
-    the database's default: the protocol re-reads rows under their lock. No prepared statements: they fail behind a
-    transaction pooler.
+    the database's default: the protocol re-reads rows under their lock. Statements are prepared where nothing stands
+    between us and the server: they fail behind a transaction pooler.
     Raise `psycopg.OperationalError` when the server is away.
     """
     options = connections[alias].settings_dict.get("OPTIONS", {})
@@ -86,6 +91,8 @@ def connect(alias: str, *, role: str, answer_seconds: float = ANSWER_SECONDS) ->
     connection.answer_seconds = answer_seconds
     try:
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        if _is_direct(connection):
+            connection.prepare_threshold = PREPARE_THRESHOLD
         if options.get("assume_role"):
             connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(options["assume_role"])))
     except BaseException:
@@ -94,9 +101,51 @@ def connect(alias: str, *, role: str, answer_seconds: float = ANSWER_SECONDS) ->
     return connection
 
 
+def _is_direct(connection: psycopg.Connection[Any]) -> bool:
+    """Say whether we were told the server's own process id: a pooler tells one of its making, or none."""
+    row = connection.execute(load("read_backend_pid")).fetchone()
+    return row is not None and row[0] == connection.info.backend_pid
+
+
+def quick_cursor(
+    connection: psycopg.Connection[Any], *, row_factory: RowFactory[Any] = tuple_row
+) -> psycopg.Cursor[Any]:
+    """Return a cursor that takes rows in binary, on a borrowed connection of Django's too: half the time for each."""
+    cursor = psycopg.Cursor(connection, row_factory=row_factory)
+    cursor.format = Format.BINARY
+    return cursor
+
+
 @contextmanager
 def transaction(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> Iterator[None]:
     """Run one short transaction whose statements are bounded in time and whose plans are pinned."""
     with connection.transaction():
         connection.execute(load("guard_transaction"), {"timeout_ms": str(int(timeout_seconds * 1000))})
         yield
+
+
+@contextmanager
+def one_trip(connection: psycopg.Connection[Any], *, timeout_seconds: float, block: bool = True) -> Iterator[None]:
+    """Run such a transaction in one round trip: all of it is sent before anything is answered.
+
+    Results are read from the cursors once the block has been left. When a statement fails, its error is raised then,
+    and nothing is written. Inside a transaction that is open already, and on a connection of Django's, the statements
+    go one by one. A single statement needs no `block`: the server makes one transaction of what comes in one trip.
+    """
+    is_idle = connection.info.transaction_status == TransactionStatus.IDLE
+    if not (is_idle and isinstance(connection, BoundedConnection) and psycopg.Pipeline.is_supported()):
+        with transaction(connection, timeout_seconds=timeout_seconds):
+            yield
+        return
+    try:
+        with connection.pipeline():
+            if block:
+                connection.execute(load("begin"))
+            connection.execute(load("guard_transaction"), {"timeout_ms": str(int(timeout_seconds * 1000))})
+            yield
+            if block:
+                connection.execute(load("commit"))
+    except BaseException:
+        if not connection.closed:
+            connection.rollback()
+        raise

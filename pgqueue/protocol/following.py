@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import psycopg
@@ -26,7 +25,7 @@ def enqueue_on_dead(execute: Execute, ids: Iterable[int]) -> None:
     """Enqueue one job for each of the dead that names a task; it is given the dead job's id."""
     dead = list(ids)
     for id, task, queue, priority in execute("find_on_dead", {"ids": dead}) if dead else ():
-        execute("enqueue", asdict(_follower(id, task, queue=queue, priority=priority)))
+        execute("enqueue", _follower(id, task, queue=queue, priority=priority)._asdict())
 
 
 def _follower(id: int, name: str, *, queue: str, priority: int) -> NewJob:

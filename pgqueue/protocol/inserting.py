@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 
@@ -16,8 +16,7 @@ UNIQUE_ROUNDS = 10
 """How often a unique key is tried anew when the job that kept others out has ended meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A job to insert; `args` and `kwargs` are JSON texts, None where empty."""
 
     queue: str
@@ -65,7 +64,7 @@ class Spent:
 def insert(alias: str, job: NewJob) -> Inserted:
     """Insert one job."""
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("enqueue"), asdict(job))
+        cursor.execute(load("enqueue"), job._asdict())
         return Inserted(*cursor.fetchone())
 
 
@@ -74,7 +73,7 @@ def insert_once(alias: str, job: NewJob, *, operation_key: str, digest: str) -> 
 
     Waits for another transaction that is spending the same key.
     """
-    params = {**asdict(job), "operation_key": operation_key, "digest": digest}
+    params = {**job._asdict(), "operation_key": operation_key, "digest": digest}
     with connections[alias].cursor() as cursor:
         cursor.execute(load("enqueue_once"), params)
         row = cursor.fetchone()
@@ -90,7 +89,7 @@ def insert_unique(alias: str, job: NewJob, *, replacing: bool) -> Inserted | Spe
     Waits for another transaction that inserts or ends a job of the key. Raise `UniqueKeyBusyError` when jobs of the
     key came and went faster than they could be read.
     """
-    params = asdict(job)
+    params = job._asdict()
     with connections[alias].cursor() as cursor:
         for _ in range(UNIQUE_ROUNDS):
             cursor.execute(load("enqueue_unique"), params)
@@ -107,7 +106,7 @@ def insert_in_window(alias: str, job: NewJob, *, window_seconds: float) -> Inser
 
     Waits for another transaction that is opening one.
     """
-    params = {**asdict(job), "window_seconds": window_seconds}
+    params = {**job._asdict(), "window_seconds": window_seconds}
     with connections[alias].cursor() as cursor:
         cursor.execute(load("enqueue_in_window"), params)
         if row := cursor.fetchone():
@@ -119,23 +118,13 @@ def insert_in_window(alias: str, job: NewJob, *, window_seconds: float) -> Inser
 
 def insert_many(alias: str, jobs: Sequence[NewJob]) -> list[int]:
     """Insert jobs with one statement; return their ids in the same order."""
-    params: dict[str, Any] = {
-        "run_ats": [job.run_at for job in jobs],
-        "priorities": [job.priority for job in jobs],
-        "lanes": [job.lane for job in jobs],
-        "max_attempts": [job.max_attempts for job in jobs],
-        "max_run_seconds": [job.max_run_seconds for job in jobs],
-        "queues": [job.queue for job in jobs],
-        "tasks": [job.task for job in jobs],
-        "on_deads": [job.on_dead for job in jobs],
-        "recoveries": [job.recovery for job in jobs],
-        "tenants": [job.tenant for job in jobs],
-        "shard_keys": [job.shard_key for job in jobs],
-        "resources": [job.resource for job in jobs],
-        "blocks_keys": [job.blocks_key for job in jobs],
-        "args": [job.args for job in jobs],
-        "kwargs": [job.kwargs for job in jobs],
-    }
+    if not jobs:
+        return []
+    params: dict[str, Any] = {"count": len(jobs)}
+    for name, column in zip(NewJob._fields, zip(*jobs, strict=True), strict=True):
+        is_common = column.count(column[0]) == len(column)
+        params[name] = column[0] if is_common else None
+        params[f"each_{name}"] = None if is_common else list(column)
     with connections[alias].cursor() as cursor:
         cursor.execute(load("enqueue_many"), params)
         return [id for (id,) in cursor.fetchall()]

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from psycopg.rows import args_row
 
 from .. import conf
 from ..sql import load
-from .claiming import Claimant, Lease
+from .claiming import Claimant, Lease, lease_cursor
 from .connecting import transaction
 
 
@@ -34,7 +33,7 @@ def claim_one(connection: psycopg.Connection[Any], claimant: Claimant, id: int) 
     """Claim a certain job, if it can be claimed now. One statement serves all lanes: nobody competes here."""
     with (
         transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
-        connection.cursor(row_factory=args_row(Lease)) as cursor,
+        lease_cursor(connection) as cursor,
     ):
         # No limits are locked, and so none is refused for not being locked.
         params = {**claimant.params(), "ids": [id], "locked": None}

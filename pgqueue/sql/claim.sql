@@ -103,7 +103,8 @@ claimed AS (
 SELECT
     claimed.id, claimed.worker_id, claimed.fence, claimed.version, claimed.queue, claimed.task, claimed.priority,
     claimed.lane, claimed.attempts, claimed.max_attempts, claimed.lease_losses, claimed.max_run_seconds,
-    claimed.recovery, claimed.tenant, claimed.shard_key, claimed.operation_key, claimed.created_at, claimed.run_at,
+    claimed.recovery, claimed.tenant, claimed.shard_key, claimed.operation_key,
+    date_part('epoch', claimed.created_at) AS created_epoch, date_part('epoch', claimed.run_at) AS run_epoch,
     payload.args::text AS args, payload.kwargs::text AS kwargs, claimed.replaced_at
 FROM claimed
 LEFT JOIN pgqueue_jobpayload AS payload ON payload.job_id = claimed.id

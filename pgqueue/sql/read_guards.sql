@@ -7,4 +7,5 @@ SELECT
     current_setting('enable_bitmapscan') AS enable_bitmapscan,
     current_setting('enable_hashjoin') AS enable_hashjoin,
     current_setting('enable_mergejoin') AS enable_mergejoin,
-    current_setting('jit') AS jit
+    current_setting('jit') AS jit,
+    current_setting('plan_cache_mode') AS plan_cache_mode

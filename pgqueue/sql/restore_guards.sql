@@ -6,4 +6,5 @@ SELECT
     set_config('enable_bitmapscan', %(enable_bitmapscan)s::text, true),
     set_config('enable_hashjoin', %(enable_hashjoin)s::text, true),
     set_config('enable_mergejoin', %(enable_mergejoin)s::text, true),
-    set_config('jit', %(jit)s::text, true)
+    set_config('jit', %(jit)s::text, true),
+    set_config('plan_cache_mode', %(plan_cache_mode)s::text, true)

@@ -19,9 +19,9 @@ from ..protocol.claiming import Lease
 from ..protocol.connecting import job_alias
 from ..protocol.reading import read_job
 from ..protocol.rehearsing import bring_forward, list_due
-from ..protocol.settling import Ending, settle
+from ..protocol.settling import Ending, Written, settle
 from ..states import State
-from ..worker.finishing import Finished, notice_of
+from ..worker.finishing import notice_of
 from .leases import WORKER_ID, claim, noting
 
 _OF_TASKS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
@@ -130,7 +130,7 @@ def _settle(alias: str, lease: Lease, ending: Ending) -> RanJob:
         state = _state_of(alias, lease.id)
     else:
         state = written.state
-        _tell(alias, Finished(lease, ending, written))
+        _tell(alias, lease, ending, written)
     description = None if ending.failure is None else ending.failure.description
     return RanJob(
         job_id=lease.id,
@@ -149,7 +149,7 @@ def _state_of(alias: str, id: int) -> State:
     return State(found[0].state)
 
 
-def _tell(alias: str, finished: Finished) -> None:
-    notice = notice_of([finished], alias=alias)
+def _tell(alias: str, lease: Lease, ending: Ending, written: Written) -> None:
+    notice = notice_of([(lease, ending)], {lease.id: written}, alias=alias)
     if notice is not None:
         isolated(alias, lambda: contextvars.Context().run(notice))

@@ -8,30 +8,36 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import psycopg
 
 from .. import conf
 from ..backoff import delay_seconds
-from ..holding import Held, Holdings, boot_seconds
-from ..protocol.claiming import Claimant, Turn, claim, find_unheard, look
+from ..holding import Holdings, boot_seconds
+from ..protocol.claiming import Claimant, Lease, Turn, claim, find_unheard, look
 from ..protocol.connecting import connect
 from ..protocol.listening import wake
+from ..protocol.pipelining import Wish, settle_and_claim
 from ..protocol.registering import name_queue
-from ..protocol.settling import Ending, EndingKind, settle
+from ..protocol.settling import Ending, EndingKind, Settled
 from ..states import Lane
 from ..takeover import take_over_expired
 from .agenda import Agenda, Source
-from .finishing import Finished, notice_of, notice_of_losses
+from .finishing import notice_of, notice_of_losses
 from .inbox import Inbox, Mail, Signal
 from .options import Options
-from .pace import Pace, Pool
+from .pace import Pool, crew_of, paces_of
 from .pools import Pools
 from .tally import Tally
 
 logger = logging.getLogger(__name__)
 
+FEW = 100
+"""Endings that are worth waiting for others while the threads have work: a hundred travel as cheaply as more."""
+NAP_SECONDS = 0.01
+"""Pause before another look whether one long job keeps short ones waiting."""
 LOCKED_RETRY_SECONDS = 0.1
 """Pause before an ending is sent again whose row somebody had locked."""
 RECONNECT_CAP_SECONDS = 10.0
@@ -41,6 +47,7 @@ CUT_OFF_SECONDS = 1.0
 """Pause before another look whether heartbeats get through again."""
 DOUBT_SECONDS = 30.0
 """How long after a reconnect claims are looked for whose COMMIT the lost connection may still bring about."""
+Ended = list[tuple[Lease, Ending]]
 SERVER_IS_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError)
 
 
@@ -70,16 +77,10 @@ class Dispatcher:
         self._inbox = inbox
         self._is_listening = is_listening
         self._on_drain = on_drain
+        self._paces = paces_of(pools.slots)
+        self._linger_seconds = settings.settle_max_delay_seconds
         self._agenda = Agenda(
-            paces={
-                # On the loop everything that is held runs: nothing is held in advance.
-                pool: Pace(
-                    slots=slots,
-                    prefetch_seconds=settings.prefetch_seconds,
-                    batch_size=settings.batch_size if pool is Pool.THREADS else slots,
-                )
-                for pool, slots in pools.slots.items()
-            },
+            paces=self._paces,
             notify_window_seconds=settings.notify_window_seconds,
             max_jobs=options.max_jobs,
         )
@@ -100,7 +101,13 @@ class Dispatcher:
         pause = 0.0
         while True:
             # Read before the first turn too: a signal may have come during the start.
-            self._read(self._inbox.take(timeout_seconds=pause))
+            mail = self._inbox.take(timeout_seconds=pause)
+            if 0 < len(mail.endings) < FEW and not self._pools.runs_low():
+                self._inbox.linger(mail, seconds=self._linger_seconds)
+            if pause > 0 and not mail.endings and not mail.signals:
+                # What is in progress takes its time, and must not keep what waits behind it.
+                self._pools.spread()
+            self._read(mail)
             pause = self._turn_safely()
             if self._is_done():
                 break
@@ -152,16 +159,18 @@ class Dispatcher:
         if self._agenda.hoards(self._pools.waiting()):
             self._give_back()
             self._agenda.give_back()
-        if self._endings:
-            self._settle(connection)
-            if self._options.burst and not len(self._holdings):
-                self._agenda.look_now()  # The last jobs may have enqueued others.
         self._tally.flush(connection)
         if self._agenda.wants_look():
+            self._step(connection, ())
             self._look(connection)
-        if not self._draining and not self._holdings.is_cut_off():
-            for source in self._agenda.sources(held=self._held()):
-                self._claim(connection, source)
+        sources = () if self._draining or self._holdings.is_cut_off() else self._agenda.sources(held=self._to_be_held())
+        # What another source is to have first cannot travel with the endings.
+        at_once = tuple(takewhile(lambda source: source.lane is Lane.PLAIN, sources))
+        if self._options.max_jobs is not None:
+            at_once = at_once[:1]
+        self._step(connection, at_once)
+        for source in sources[len(at_once) :]:
+            self._claim(connection, source)
 
     def _connected(self) -> psycopg.Connection[Any]:
         """Return the connection; after a lost one, claims whose answer it never brought are given back."""
@@ -178,28 +187,50 @@ class Dispatcher:
             self._endings.append(Ending(EndingKind.RELEASE, id, fence))
             self._agenda.wake()
 
-    def _settle(self, connection: psycopg.Connection[Any]) -> None:
-        settled = settle(connection, worker_id=self._claimant.worker_id, endings=self._endings)
+    def _step(self, connection: psycopg.Connection[Any], sources: Sequence[Source]) -> None:
+        """Settle what has ended and claim from plain sources, in one round trip."""
+        held = self._to_be_held()
+        wishes: dict[Source, Wish] = {}
+        for source in sources:
+            limit = self._agenda.room(source, held=held)
+            if limit > 0:
+                wishes[source] = Wish(self._claimants[source.pool], limit, self._turns[source])
+        if not self._endings and not wishes:
+            return
+        asked_at = boot_seconds()
+        settled, claimed = settle_and_claim(
+            connection,
+            worker_id=self._claimant.worker_id,
+            endings=self._endings,
+            wishes=list(wishes.values()),
+        )
         endings, self._endings = self._endings, settled.busy
+        # First: the same job may have been claimed anew.
+        ended = self._forget(endings, settled)
+        for (source, wish), leases in zip(wishes.items(), claimed, strict=True):
+            self._hand_out(source, leases, asked=wish.limit, asked_at=asked_at)
+        self._tally.note(ended, settled.written)
+        self._tell(connection, ended, settled)
+        if endings and self._options.burst and not len(self._holdings):
+            self._agenda.look_now()  # The last jobs may have enqueued others.
+
+    def _forget(self, endings: Sequence[Ending], settled: Settled) -> Ended:
+        """Hold no longer what was settled or lost, and return it."""
         for ending in settled.lost:
             logger.warning("ending.refused job=%d fence=%d kind=%s", ending.id, ending.fence, ending.kind)
         busy = {ending.id for ending in settled.busy}
-        ended: list[Finished] = []
-        for ending in endings:
-            held = None if ending.id in busy else self._holdings.drop(ending.id, ending.fence)
-            if held is None:
-                continue
-            self._agenda.end(held.lease, ending, pool=self._pools.pool(held.lease))
-            if ending.id in settled.written:
-                ended.append(Finished(held.lease, ending, settled.written[ending.id]))
-        self._tally.note(ended)
-        self._tell(connection, ended)
+        over = [ending for ending in endings if ending.id not in busy] if busy else endings
+        dropped = self._holdings.drop((ending.id, ending.fence) for ending in over)
+        ended = [(dropped[ending.id].lease, ending) for ending in over if ending.id in dropped]
+        for lease, ending in ended:
+            self._agenda.end(lease, ending, pool=self._pools.pool(lease))
+        return ended
 
-    def _tell(self, connection: psycopg.Connection[Any], ended: Sequence[Finished]) -> None:
-        notice = notice_of(ended, alias=self._options.alias)
+    def _tell(self, connection: psycopg.Connection[Any], ended: Ended, settled: Settled) -> None:
+        notice = notice_of(ended, settled.written, alias=self._options.alias)
         if notice is not None:
-            self._pools.submit(notice)
-        left = {one.lease.queue for one in ended if one.ending.kind in self._left_to_others()}
+            self._pools.submit([notice], crew=crew_of(self._paces))
+        left = {lease.queue for lease, ending in ended if ending.kind in self._left_to_others()}
         if left:
             wake(connection, sorted(left))
 
@@ -225,26 +256,31 @@ class Dispatcher:
             self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
         notice = notice_of_losses(taken, alias=self._options.alias)
         if notice is not None:
-            self._pools.submit(notice)
+            self._pools.submit([notice], crew=crew_of(self._paces))
         if taken:
             wake(connection, sorted({one.job.queue for one in taken}))
 
-    def _claim(self, connection: psycopg.Connection[Any], source: Source) -> list[Held]:
+    def _claim(self, connection: psycopg.Connection[Any], source: Source) -> None:
         limit = self._agenda.room(source, held=self._held())
         if limit == 0:
-            return []
+            return
         asked_at = boot_seconds()
         turn = self._turns[source]
         leases = claim(connection, self._claimants[source.pool], lane=source.lane, limit=limit, turn=turn)
-        took = boot_seconds() - asked_at
-        self._agenda.get(source, leases, asked=limit, took_seconds=took, has_more=turn.has_more)
-        added = self._holdings.add(leases, asked_at=asked_at)
-        for held in added:
-            self._pools.submit(held)
-        return added
+        self._hand_out(source, leases, asked=limit, asked_at=asked_at)
+
+    def _hand_out(self, source: Source, leases: list[Lease], *, asked: int, asked_at: float) -> None:
+        took, has_more = boot_seconds() - asked_at, self._turns[source].has_more
+        self._agenda.get(source, leases, asked=asked, took_seconds=took, has_more=has_more)
+        if leases:
+            self._pools.submit(self._holdings.add(leases, asked_at=asked_at), crew=crew_of(self._paces))
 
     def _held(self) -> Mapping[Pool, int]:
         return self._pools.held(self._holdings)
+
+    def _to_be_held(self) -> Mapping[Pool, int]:
+        """Return how many leases are held for each pool once the endings at hand are written."""
+        return self._pools.held(self._holdings, but={ending.id for ending in self._endings})
 
     def _pause(self) -> float:
         if self._endings:
@@ -253,7 +289,8 @@ class Dispatcher:
             return STUCK_SECONDS if self.has_stuck else self._poll_seconds()
         if self._holdings.is_cut_off():
             return CUT_OFF_SECONDS
-        return self._agenda.pause(held=self._held(), waiting=self._pools.waiting())
+        pause = self._agenda.pause(held=self._held(), waiting=self._pools.waiting())
+        return min(pause, NAP_SECONDS) if self._pools.sleep_over_work() else pause
 
     def _poll_seconds(self) -> float:
         """Return the longest sleep, by chance shorter, so that workers do not poll in step."""

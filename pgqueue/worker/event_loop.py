@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
@@ -116,9 +116,9 @@ class EventLoop:
         self._desk.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def submit(self, held: Held) -> None:
-        """Run a lease, beside all others."""
-        self._desk.submit(held)
+    def submit(self, leases: Iterable[Held]) -> None:
+        """Run leases, beside all others."""
+        self._desk.submit(leases)
 
     def withdraw(self) -> list[Held]:
         """Take back every lease that has not begun."""

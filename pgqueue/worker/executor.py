@@ -6,20 +6,28 @@ import contextvars
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from django.db import connections
 
 from .. import execution
 from ..holding import Held
 from ..protocol.settling import Ending
-from .surroundings import clean_surroundings
+from .surroundings import begin_cleanly, clean_up
 
 logger = logging.getLogger(__name__)
 
+Work = Held | Callable[[], None]
+
 
 class Executor:
-    """A fixed number of daemon threads: a thread cannot be killed, so the process must be able to leave it."""
+    """A fixed number of daemon threads: a thread cannot be killed, so the process must be able to leave it.
+
+    What waits stands in one deque, from which a thread that is awake takes one after the other, and nobody waits for
+    anybody: a lock or a wake-up for each job would cost more than a short job. Threads are woken once for all that
+    was put there together.
+    """
 
     def __init__(
         self,
@@ -27,15 +35,20 @@ class Executor:
         *,
         run: Callable[[Held], Ending | None] = execution.run,
         on_ending: Callable[[Ending], None],
-        on_notice_given: Callable[[], None] = lambda: None,
+        on_rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """`run` returns None for a lease that it has passed on: somebody else then tells the ending."""
+        """`run` returns None for a lease that it has passed on: somebody else then tells the ending.
+
+        `on_rest` is called when a thread finds nothing more to do, or little: half of what was put there last.
+        """
         self.threads = threads
         self._run_lease = run
         self._on_ending = on_ending
-        self._on_notice_given = on_notice_given
-        self._waiting: queue.SimpleQueue[Held | Callable[[], None] | None] = queue.SimpleQueue()
-        self._unfinished = 0
+        self._on_rest = on_rest
+        self._waiting: deque[Work] = deque()
+        self._low = 0
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._sleeping = threads
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -46,49 +59,80 @@ class Executor:
     def stop(self) -> None:
         """Let the threads end, each with its database connections closed, once they have run what waits."""
         for _ in range(self.threads):
-            self._waiting.put(None)
+            self._tokens.put(False)
 
-    def submit(self, work: Held | Callable[[], None]) -> None:
-        """Queue a lease to run, or a notice to give, on the next free thread."""
+    def submit(self, works: Iterable[Work], *, crew: int | None = None) -> None:
+        """Queue leases to run and notices to give. At most `crew` threads are woken for them; None is all."""
+        self._waiting.extend(works)
+        self._low = len(self._waiting) // 2
+        self.spread(crew=crew)
+
+    def spread(self, *, crew: int | None = None) -> None:
+        """Wake threads for what waits, until so many are awake."""
         with self._lock:
-            self._unfinished += 1
-        self._waiting.put(work)
+            awake = self.threads - self._sleeping
+            count = min(self._sleeping, len(self._waiting), (self.threads if crew is None else crew) - awake)
+            self._sleeping -= max(0, count)
+        for _ in range(count):
+            self._tokens.put(True)
 
     def withdraw(self) -> list[Held]:
         """Take back every lease that no thread has begun; notices stay."""
         taken: list[Held] = []
-        notices: list[Callable[[], None]] = []
-        while True:
+        notices: list[Work] = []
+        while self._waiting:
             try:
-                work = self._waiting.get_nowait()
-            except queue.Empty:
+                work = self._waiting.popleft()
+            except IndexError:
                 break
             if isinstance(work, Held):
                 taken.append(work)
-            elif work is not None:
+            else:
                 notices.append(work)
-        with self._lock:
-            self._unfinished -= len(taken) + len(notices)
-        for notice in notices:
-            self.submit(notice)
+        self.submit(notices)
         return taken
 
     def waiting(self) -> int:
-        """Return about how many leases and notices no thread has begun."""
-        return self._waiting.qsize()
+        """Return how many leases and notices no thread has begun."""
+        return len(self._waiting)
+
+    def sleep_over_work(self) -> bool:
+        """Say whether threads sleep though something waits."""
+        return self._sleeping > 0 and len(self._waiting) > 0
+
+    def runs_low(self) -> bool:
+        """Say whether half of what was put there last has been taken."""
+        return len(self._waiting) <= self._low
 
     def is_idle(self, *, but: int = 0) -> bool:
         """Say whether nothing runs or waits, but on so many threads; when that is all of them, nothing ever will."""
-        return self._unfinished <= but or but >= self.threads
+        return (not self._waiting and self.threads - self._sleeping <= but) or but >= self.threads
 
     def _serve(self) -> None:
         surroundings = contextvars.copy_context()
-        while (work := self._waiting.get()) is not None:
-            # Language, time zone and whatever else a task sets in its context is gone with the copy.
-            surroundings.copy().run(self._run, work)
+        while self._tokens.get():
+            begin_cleanly()
+            self._work(surroundings)
         connections.close_all()
 
-    def _run(self, work: Held | Callable[[], None]) -> None:
+    def _work(self, surroundings: contextvars.Context) -> None:
+        """Run what waits until nothing is left, then count as sleeping."""
+        while True:
+            try:
+                work = self._waiting.popleft()
+            except IndexError:
+                with self._lock:
+                    if self._waiting:
+                        continue
+                    self._sleeping += 1
+                self._on_rest()
+                return
+            if len(self._waiting) == self._low:
+                self._on_rest()
+            # Language, time zone and whatever else a task sets in its context is gone with the copy.
+            surroundings.copy().run(self._run, work)
+
+    def _run(self, work: Work) -> None:
         """Run a lease or a notice. Whatever happens, the thread goes on and a lease gets its ending.
 
         The heartbeat would renew a lease without one for ever. What `execution.run` does not catch is an exception
@@ -96,18 +140,16 @@ class Executor:
         """
         ending: Ending | None = None
         try:
-            with clean_surroundings():
+            try:
                 if isinstance(work, Held):
                     ending = self._run_lease(work)
                 else:
                     work()
+            finally:
+                clean_up()
         except BaseException as error:
             logger.exception("thread.interrupted")
             if isinstance(work, Held) and ending is None:
                 ending = execution.interrupted(work, error)
-        with self._lock:
-            self._unfinished -= 1
         if ending is not None:
             self._on_ending(ending)
-        elif not isinstance(work, Held):
-            self._on_notice_given()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import registry, signalling
@@ -28,20 +28,25 @@ class Finished:
     ending: Ending
     written: Written
 
-    def is_heard(self) -> bool:
-        """Say whether the job is over and somebody wants to know."""
-        state = self.written.state
-        return state in FINAL and signalling.finish_is_heard(succeeded=state is State.SUCCEEDED)
-
     def is_whole_story(self) -> bool:
         """Say whether nothing befell the job before this claim, and nobody but the task ended it."""
         is_told = self.written.state is not State.SUCCEEDED or self.ending.kind is EndingKind.COMPLETE
         return self.lease.version == FIRST_CLAIM and self.written.state is not State.CANCELLED and is_told
 
 
-def notice_of(ended: Sequence[Finished], *, alias: str) -> Callable[[], None] | None:
-    """Return what to run on a thread to send `task_finished` for each; None when there is nothing to say."""
-    heard = [one for one in ended if one.is_heard()]
+def notice_of(
+    ended: Iterable[tuple[Lease, Ending]], written: Mapping[int, Written], *, alias: str
+) -> Callable[[], None] | None:
+    """Return what to run on a thread to send `task_finished` for each; None when there is nothing to say.
+
+    `written` is by job id; an ending that is not there tells nothing.
+    """
+    states = {state for state in FINAL if signalling.finish_is_heard(succeeded=state is State.SUCCEEDED)}
+    heard = [
+        Finished(lease, ending, one)
+        for lease, ending in ended
+        if (one := written.get(lease.id)) is not None and one.state in states
+    ]
     if not heard:
         return None
 

@@ -1,8 +1,9 @@
-"""Everything that the dispatcher is told comes through one queue, in order."""
+"""Everything that the dispatcher is told comes through here, in order."""
 
 from __future__ import annotations
 
 import queue
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -14,8 +15,10 @@ class Signal(Enum):
 
     WAKE = "wake"
     """New work may be due."""
-    NOTICE_GIVEN = "notice_given"
-    """A thread is free again without an ending: perhaps it was all that a burst or a drain waited for."""
+    ENDED = "ended"
+    """There is an ending, the first since the last look."""
+    RESTED = "rested"
+    """A thread has nothing more to run, or soon will: there is room, and nothing to wait for."""
     STOP = "stop"
     """Drain and end."""
     STUCK = "stuck"
@@ -33,25 +36,54 @@ class Mail:
 
 
 class Inbox:
-    """Filled by threads and signal handlers: `SimpleQueue.put` may interrupt itself."""
+    """Filled by threads and signal handlers: `SimpleQueue.put` may interrupt itself.
+
+    Endings lie in a deque beside the signals: whoever adds one wakes the dispatcher only if it sleeps and was not
+    woken yet, since a wake-up for each would cost more than a short job.
+    """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Ending | Signal] = queue.SimpleQueue()
+        self._signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
+        self._endings: deque[Ending] = deque()
+        self._wants_first = False
 
-    def put(self, item: Ending | Signal) -> None:
-        """Tell the dispatcher something."""
-        self._queue.put(item)
+    def put(self, signal: Signal) -> None:
+        """Tell the dispatcher something, and wake it."""
+        self._signals.put(signal)
+
+    def add(self, ending: Ending) -> None:
+        """Tell the dispatcher of an ending."""
+        self._endings.append(ending)
+        if self._wants_first:
+            self._wants_first = False
+            self._signals.put(Signal.ENDED)
 
     def take(self, *, timeout_seconds: float) -> Mail:
-        """Wait for the first item, at most so long, and return it with all others that are there."""
-        mail = Mail()
+        """Wait for a signal or an ending, at most so long, and return it with all others that are there."""
+        self._wants_first = True
+        # Looked at after the flag was set: an ending that came before it rings no bell.
+        signals = self._wait(0.0 if self._endings else timeout_seconds)
+        self._wants_first = False
+        return Mail(self._collect(), signals)
+
+    def linger(self, mail: Mail, *, seconds: float) -> None:
+        """Let endings gather for so long, or until a signal comes, and add them."""
+        mail.signals |= self._wait(seconds)
+        mail.endings += self._collect()
+
+    def _wait(self, seconds: float) -> set[Signal]:
+        signals: set[Signal] = set()
         try:
-            item = self._queue.get(timeout=timeout_seconds) if timeout_seconds > 0 else self._queue.get_nowait()
+            signals.add(self._signals.get(timeout=seconds) if seconds > 0 else self._signals.get_nowait())
             while True:
-                if isinstance(item, Signal):
-                    mail.signals.add(item)
-                else:
-                    mail.endings.append(item)
-                item = self._queue.get_nowait()
+                signals.add(self._signals.get_nowait())
         except queue.Empty:
-            return mail
+            return signals
+
+    def _collect(self) -> list[Ending]:
+        endings: list[Ending] = []
+        try:
+            while True:
+                endings.append(self._endings.popleft())
+        except IndexError:
+            return endings

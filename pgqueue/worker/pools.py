@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from .. import execution, registry
@@ -10,7 +10,7 @@ from ..holding import Held, Holdings
 from ..protocol.claiming import Lease
 from ..protocol.settling import Ending
 from .event_loop import EventLoop, LoopRun
-from .executor import Executor
+from .executor import Executor, Work
 from .pace import Pool
 from .watch import Run, Watch
 
@@ -25,7 +25,7 @@ class Pools:
         slots: Mapping[Pool, int],
         watch: Watch,
         on_ending: Callable[[Ending], None],
-        on_notice_given: Callable[[], None],
+        on_rest: Callable[[], None],
     ) -> None:
         self._pool_of = {name: Pool.LOOP if registry.is_async(name) else Pool.THREADS for name in tasks}
         used = set(self._pool_of.values()) or {Pool.THREADS}
@@ -35,7 +35,7 @@ class Pools:
             slots[Pool.THREADS],
             run=partial(execution.run, call=watch.call),
             on_ending=on_ending,
-            on_notice_given=on_notice_given,
+            on_rest=on_rest,
         )
         self._loop = EventLoop(watch=watch, on_ending=on_ending) if Pool.LOOP in used else None
 
@@ -61,21 +61,42 @@ class Pools:
         """Return the pool that runs a lease."""
         return self._pool_of.get(lease.task, Pool.THREADS)
 
-    def held(self, holdings: Holdings) -> dict[Pool, int]:
-        """Return how many leases are held for each pool."""
+    def held(self, holdings: Holdings, *, but: Collection[int] = ()) -> dict[Pool, int]:
+        """Return how many leases are held for each pool, leaving out those of the job ids in `but`."""
         if len(self.slots) == 1:
-            return {pool: len(holdings) for pool in self.slots}
+            return {pool: max(0, len(holdings) - len(but)) for pool in self.slots}
         counted = dict.fromkeys(self.slots, 0)
         for lease in holdings.leases():
-            counted[self.pool(lease)] += 1
+            if lease.id not in but:
+                counted[self.pool(lease)] += 1
         return counted
 
-    def submit(self, work: Held | Callable[[], None]) -> None:
-        """Run a lease, or give a notice, as soon as there is room."""
-        if self._loop is not None and isinstance(work, Held) and self.pool(work.lease) is Pool.LOOP:
-            self._loop.submit(work)
-        else:
-            self._threads.submit(work)
+    def submit(self, works: Iterable[Work], *, crew: int | None = None) -> None:
+        """Run leases, and give notices, as soon as there is room; wake at most `crew` threads for them."""
+        if self._loop is None:
+            self._threads.submit(works, crew=crew)
+            return
+        for_loop: list[Held] = []
+        for_threads: list[Work] = []
+        for work in works:
+            if isinstance(work, Held) and self.pool(work.lease) is Pool.LOOP:
+                for_loop.append(work)
+            else:
+                for_threads.append(work)
+        self._loop.submit(for_loop)
+        self._threads.submit(for_threads, crew=crew)
+
+    def spread(self) -> None:
+        """Wake every thread that could run what waits."""
+        self._threads.spread()
+
+    def sleep_over_work(self) -> bool:
+        """Say whether threads sleep though something waits: for short jobs few are woken."""
+        return self._threads.sleep_over_work()
+
+    def runs_low(self) -> bool:
+        """Say whether threads are about to have nothing more to run."""
+        return self._threads.runs_low()
 
     def withdraw(self) -> list[Held]:
         """Take back every lease that has not begun."""

@@ -108,8 +108,8 @@ def _pools(options: Options, claimant: Claimant, inbox: Inbox) -> Pools:
         claimant.tasks,
         slots={Pool.THREADS: options.concurrency, Pool.LOOP: on_loop},
         watch=Watch(on_stuck=lambda: inbox.put(Signal.STUCK)),
-        on_ending=inbox.put,
-        on_notice_given=lambda: inbox.put(Signal.NOTICE_GIVEN),
+        on_ending=inbox.add,
+        on_rest=lambda: inbox.put(Signal.RESTED),
     )
 
 

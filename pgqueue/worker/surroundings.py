@@ -3,31 +3,61 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from ..protocol.cleaning import clean
 
 logger = logging.getLogger(__name__)
 
 
+class _Traces(threading.local):
+    """Whether this thread may have an open connection: asking Django after each short job costs more than the job."""
+
+    connected = False
+
+
+_traces = _Traces()
+
+
+def _note_connection(**_: Any) -> None:
+    _traces.connected = True
+
+
+connection_created.connect(_note_connection, dispatch_uid="pgqueue.surroundings")
+
+
 @contextmanager
 def clean_surroundings() -> Iterator[None]:
     """Begin with usable connections and leave nothing behind: no session state, no transaction, no query log."""
-    close_old_connections()
+    begin_cleanly()
     try:
         yield
     finally:
         clean_up()
 
 
+def begin_cleanly() -> None:
+    """Close connections that have become old or unusable while this thread slept."""
+    if _traces.connected:
+        close_old_connections()
+
+
 def clean_up() -> None:
     """Leave nothing on this thread's connections."""
+    if not _traces.connected:
+        return
+    kept = False
     for connection in connections.all(initialized_only=True):
         _clean_safely(connection)
+        kept = kept or connection.connection is not None
+    _traces.connected = kept
     reset_queries()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
 
+from ..protocol.claiming import Lease
+from ..protocol.settling import Ending, Written
 from ..protocol.taking_over import Taken
 from ..protocol.tallying import add_minute_stats
-from .finishing import Finished
 
 FLUSH_SECONDS = 10.0
 PRUNE_EVERY = 360
@@ -22,7 +23,7 @@ MOST_KINDS = 1_000
 
 def bucket(seconds: float) -> int:
     """Return the histogram's bucket: 0 up to a millisecond, each further one twice as long."""
-    return min(max(0, (max(0, int(seconds * 1000) - 1)).bit_length()), MOST_BUCKETS - 1)
+    return 0 if seconds < 0.002 else min((int(seconds * 1000) - 1).bit_length(), MOST_BUCKETS - 1)
 
 
 class Tally:
@@ -34,14 +35,17 @@ class Tally:
         self._flush_at = clock() + FLUSH_SECONDS
         self._flushes = 0
 
-    def note(self, ended: Sequence[Finished]) -> None:
-        """Count written endings."""
-        for one in ended:
-            failure = one.ending.failure
-            error = "" if failure is None else failure.description.class_path
-            waited = (one.written.at - one.lease.run_at).total_seconds() - one.ending.run_seconds
-            kind = self._kind(one.lease.queue, one.lease.task, str(one.written.state), error)
-            _count(kind, waited, one.ending.run_seconds)
+    def note(self, ended: Sequence[tuple[Lease, Ending]], written: Mapping[int, Written]) -> None:
+        """Count endings that were written, given by job id."""
+        at, epoch = None, 0.0
+        for lease, ending in ended:
+            if (one := written.get(lease.id)) is None:
+                continue
+            if one.at is not at:  # Thousands have the same.
+                at, epoch = one.at, one.at.timestamp()
+            error = "" if ending.failure is None else ending.failure.description.class_path
+            kind = self._kind(lease.queue, lease.task, one.state.value, error)
+            _count(kind, epoch - lease.run_epoch - ending.run_seconds, ending.run_seconds)
 
     def note_taken(self, taken: Sequence[Taken]) -> None:
         """Count jobs taken over; how long they ran nobody knows."""
@@ -61,9 +65,10 @@ class Tally:
         self._kinds.clear()
 
     def _kind(self, queue: str, task: str, outcome: str, error: str) -> dict[str, Any]:
-        if len(self._kinds) >= MOST_KINDS:
-            error = ""
         kind = self._kinds.get((queue, task, outcome, error))
+        if kind is None and len(self._kinds) >= MOST_KINDS:
+            error = ""
+            kind = self._kinds.get((queue, task, outcome, error))
         if kind is None:
             kind = {"queue": queue, "task": task, "outcome": outcome, "error": error}
             kind |= {"jobs": 0, "waits": [], "runs": []}
@@ -73,7 +78,11 @@ class Tally:
 
 def _count(kind: dict[str, Any], waited: float, ran: float) -> None:
     kind["jobs"] += 1
-    for name, seconds in (("waits", waited), ("runs", ran)):
-        place, histogram = bucket(seconds), kind[name]
+    _add(kind["waits"], bucket(waited))
+    _add(kind["runs"], bucket(ran))
+
+
+def _add(histogram: list[int], place: int) -> None:
+    if place >= len(histogram):
         histogram.extend([0] * (place + 1 - len(histogram)))
-        histogram[place] += 1
+    histogram[place] += 1

@@ -145,11 +145,26 @@ class Proxy:
         """Commit the fault; say whether the connection goes on."""
         if plan.fault in (Fault.CUT_AFTER, Fault.SILENCE):
             server.sendall(data)
-            server.recv(CHUNK)
+            _see_committed(client, server)
         plan.happened.set()
         if plan.fault in (Fault.SILENCE, Fault.HOLD):
             _wait_for_end(client)
         return False
+
+
+def _see_committed(client: socket.socket, server: socket.socket) -> None:
+    """Wait until the server tells that it has committed, and carry to it what it waits for: the end of a pipeline."""
+    answer = b""
+    while b"COMMIT" not in answer:
+        ready, _, _ = select.select([client, server], [], [])
+        if server in ready:
+            if not (data := server.recv(CHUNK)):
+                return
+            answer += data
+        if client in ready:
+            if not (data := client.recv(CHUNK)):
+                return
+            server.sendall(data)
 
 
 def _wait_for_end(client: socket.socket) -> None:

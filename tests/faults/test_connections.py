@@ -245,6 +245,8 @@ def test_nothing_is_lost_when_the_server_is_restarted(workers: Workers, journal:
             # The survivor's lease is longer than the server is away: a worker that lost all it had would stop.
             survivor = workers.start("--concurrency", "2", url=server.url)
             victim = workers.start("--concurrency", "2", url=server.url, settings={"LEASE_SECONDS": 4})
+            survivor.until_started()
+            victim.until_started()
             until(lambda done=done: len(journal.starts()) > done + 5)
             server.cluster._must("pg_ctl", "stop", "-w", "-D", str(server.data), "-m", "immediate")
             victim.kill()

@@ -27,22 +27,7 @@ def finish_with_another(workers: Workers, database: Database) -> WorkerProcess:
     return other
 
 
-def test_killed_inside_the_claim_the_job_is_as_before(workers: Workers, database: Database, journal: Journal) -> None:
-    job_id = fault_tasks.pass_by.enqueue(str(journal)).id
-    with database.blocking(CLAIMED) as gate:
-        worker = workers.start(settings=SHORT_LEASE)
-        gate.until_reached()
-        assert worker.kill() == -signal.SIGKILL
-    until(lambda: not database.backends())
-    assert database.job(job_id)["state"] == "pending"
-    assert database.assert_everything_accounted_for() == {"claimable": 1}
-    finish_with_another(workers, database)
-    assert journal.starts() == ["job"]
-    assert database.job(job_id)["lease_losses"] == 0
-
-
-@not_in_short
-def test_killed_before_the_commit_of_a_claim_leaves_the_server_the_job_is_as_before(
+def test_killed_before_the_commit_of_a_claim_leaves_for_the_server_the_job_is_as_before(
     workers: Workers, database: Database, journal: Journal, proxy: Proxy
 ) -> None:
     job_id = fault_tasks.pass_by.enqueue(str(journal)).id
@@ -50,17 +35,20 @@ def test_killed_before_the_commit_of_a_claim_leaves_the_server_the_job_is_as_bef
     worker = workers.start(settings=SHORT_LEASE, url=proxy.url())
     assert plan.happened.wait(60)
     assert database.job(job_id)["state"] == "pending"
-    worker.kill()
+    assert worker.kill() == -signal.SIGKILL
+    assert database.assert_everything_accounted_for() == {"claimable": 1}
     finish_with_another(workers, database)
     assert journal.starts() == ["job"]
     assert database.job(job_id)["lease_losses"] == 0
 
 
-def test_killed_during_the_commit_of_a_claim_the_job_is_taken_over(
-    workers: Workers, database: Database, journal: Journal
+@pytest.mark.parametrize("at_commit", [False, True])
+def test_killed_during_the_claim_or_its_commit_the_job_is_taken_over(
+    workers: Workers, database: Database, journal: Journal, at_commit: bool
 ) -> None:
+    """All of a transaction leaves at once: what the server has got, it does to the end."""
     job_id = fault_tasks.pass_by.enqueue(str(journal)).id
-    with database.blocking(CLAIMED, at_commit=True) as gate:
+    with database.blocking(CLAIMED, at_commit=at_commit) as gate:
         worker = workers.start(settings=SHORT_LEASE)
         gate.until_reached()
         worker.kill()
@@ -112,26 +100,26 @@ def test_killed_during_the_task_it_runs_again_after_the_lease(
 
 
 def test_killed_between_the_end_and_the_ending_it_runs_again(
-    workers: Workers, database: Database, journal: Journal
+    workers: Workers, database: Database, journal: Journal, proxy: Proxy
 ) -> None:
     """At least once: the work was done, and no word of it was written."""
     job_id = fault_tasks.pass_by.enqueue(str(journal)).id
-    with database.blocking(SETTLED) as gate:
-        worker = workers.start(settings=SHORT_LEASE)
-        gate.until_reached()
-        assert journal.starts() == ["job"]
-        worker.kill()
-    until(lambda: not database.backends())
+    plan = proxy.plan(ENDING, Fault.HOLD)
+    worker = workers.start(settings=SHORT_LEASE, url=proxy.url())
+    assert plan.happened.wait(60)
+    assert journal.starts() == ["job"]
+    worker.kill()
     assert database.job(job_id)["state"] == "running"
     finish_with_another(workers, database)
     assert journal.starts() == ["job", "job"]
 
 
-def test_killed_during_the_commit_of_an_ending_it_counts(
-    workers: Workers, database: Database, journal: Journal
+@pytest.mark.parametrize("at_commit", [False, True])
+def test_killed_during_an_ending_or_its_commit_it_counts(
+    workers: Workers, database: Database, journal: Journal, at_commit: bool
 ) -> None:
     job_id = fault_tasks.pass_by.enqueue(str(journal)).id
-    with database.blocking(SETTLED, at_commit=True) as gate:
+    with database.blocking(SETTLED, at_commit=at_commit) as gate:
         worker = workers.start(settings=SHORT_LEASE)
         gate.until_reached()
         worker.kill()

@@ -45,7 +45,9 @@ def test_endings_are_not_written_twice_and_not_called_lost(
     until(lambda: database.are_all("succeeded"))
     assert worker.drain() == 0
     assert sorted(journal.starts()) == sorted(NAMES)
-    assert database.rows("SELECT DISTINCT attempts, version FROM pgqueue_job") == [(1, 3)]
+    # What was claimed with the endings was given back, unheard: two changes more.
+    assert set(database.rows("SELECT DISTINCT attempts, version FROM pgqueue_job")) <= {(1, 3), (1, 5)}
+    assert database.value("SELECT count(*) FROM pgqueue_attempt") == 0
     assert worker.says("database.failed")
     assert not worker.says("ending.refused")
 

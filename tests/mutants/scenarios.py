@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import psycopg
 from django.db import DatabaseError, connection, transaction
@@ -387,8 +387,9 @@ CALL = Call(name="sms", key="k:sms", call_deadline_seconds=60, replay_safe_secon
 
 
 def lease_of(job, **facts):
-    columns = {name: getattr(job, name) for name in Lease.__slots__ if hasattr(job, name)}
-    return Lease(**{**columns, "args": None, "kwargs": None, **facts})
+    columns = {name: getattr(job, name) for name in Lease._fields if hasattr(job, name)}
+    epochs = {"created_epoch": job.created_at.timestamp(), "run_epoch": job.run_at.timestamp()}
+    return Lease(**{**columns, **epochs, "args": None, "kwargs": None, **facts})
 
 
 def effect_is_opened_once_by_two_calls_of_one_run(sessions):
@@ -746,7 +747,7 @@ UNIQUE = NewJob(
 
 def unique_key_is_taken_once(sessions):
     for until_started in (None, True):
-        new = replace(UNIQUE, until_started=until_started)
+        new = UNIQUE._replace(until_started=until_started)
         first = insert_unique("default", new, replacing=False)
         with by_the_guard():
             assert insert_unique("default", new, replacing=False) == Spent(first.id, first.created_at, digest="")
@@ -764,7 +765,7 @@ def only_what_waits_is_replaced(**shape):
         """Beside the one that the unique index lets through, each of another kind."""
         left = JobFactory(**{"unique_key": "k", "until_started": True, **shape})
         with untouched(left):
-            params = {**asdict(UNIQUE), "until_started": True}
+            params = {**UNIQUE._asdict(), "until_started": True}
             assert sessions.main.execute(load("replace_waiting"), params).fetchall() == []
 
     scenario.__name__ = "only_what_waits_is_replaced_" + "_".join(shape)

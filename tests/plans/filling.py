@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pgqueue.protocol.connecting import connect, transaction
 from pgqueue.sql import load
 
 SCHEMA = "plans"
+EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)"
 FINISHED = 100_000 if os.environ.get("PGQUEUE_SHORT") else 1_000_000
 LIVE = 20_000
 IN_FRONT = 100_000
@@ -107,10 +109,18 @@ class Plan:
         return sum(node.rows_read() for node in self.nodes if node.reads(table))
 
 
-def explain(connection: psycopg.Connection[Any], name: str, params: dict[str, Any]) -> Plan:
-    """Explain one statement of `pgqueue.sql` as it runs."""
-    query = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)\n{load(name)}"
-    row = connection.execute(query, params).fetchone()
+def explain(connection: psycopg.Connection[Any], name: str, params: dict[str, Any], *, generic: bool = False) -> Plan:
+    """Explain one statement of `pgqueue.sql` as it runs: with the plan for its parameters, or for any.
+
+    A worker sends prepared statements, whose plan is generic; behind a pooler each is planned anew.
+    """
+    if generic:
+        params = _prepare(connection, load(name), params)
+        query = f"{EXPLAIN} EXECUTE explained ({', '.join(f'%({name})s' for name in params)})"
+        row = psycopg.ClientCursor(connection).execute(query, params).fetchone()
+        connection.execute("DEALLOCATE explained")
+    else:
+        row = connection.execute(f"{EXPLAIN}\n{load(name)}", params).fetchone()
     assert row is not None
     top = row[0][0]["Plan"]
     nodes: list[Node] = []
@@ -120,6 +130,15 @@ def explain(connection: psycopg.Connection[Any], name: str, params: dict[str, An
         blocks=top["Shared Hit Blocks"] + top["Shared Read Blocks"],
         text=json.dumps(_short(top), indent=1),
     )
+
+
+def _prepare(connection: psycopg.Connection[Any], text: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Prepare a statement, and return its parameters in the order of their numbers."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", text)))
+    for number, name in enumerate(names, start=1):
+        text = text.replace(f"%({name})s", f"${number}")
+    connection.execute(f"PREPARE explained AS {text.replace('%%', '%')}")
+    return {name: params[name] for name in names}
 
 
 def _walk(facts: dict[str, Any], above: Node | None, nodes: list[Node]) -> None:

@@ -45,7 +45,7 @@ def statements(connection):
         "lock_expired": ({"ids": None, "limit": BATCH}, True),
         "lock_expired by id": ({"ids": lost_ids, "limit": BATCH}, True),
         "take_over": (verdicts, True),
-        "look": (CLAIMANT, False),
+        "look": (CLAIMANT, True),
         "list_expired": ({"limit": BATCH}, False),
         "find_held": (held, False),
         "find_own_endings": (held, False),
@@ -79,10 +79,10 @@ def measure(connection, name):
         return explain(connection, name, params)
 
 
-def measure_all(connection, *, always_guarded=False):
+def measure_all(connection, *, always_guarded=False, generic=False):
     """Explain every statement."""
     plans = {}
     for name, (params, guarded) in statements(connection).items():
         with undone(connection, guarded=guarded or always_guarded):
-            plans[name] = explain(connection, name.split()[0], params)
+            plans[name] = explain(connection, name.split()[0], params, generic=generic)
     return plans

@@ -32,9 +32,10 @@ def fill_and_measure(connection):
     connection.execute(ADD_FINISHED, {"count": FINISHED, "task": TASK})
     connection.execute("VACUUM ANALYZE")
     connection.execute(ADD_LIVE, {"count": LIVE, "task": TASK})
-    stale = measure_all(connection)
+    steps = {"stale": measure_all(connection), "stale and prepared": measure_all(connection, generic=True)}
     connection.execute("ANALYZE")
-    return before, {"stale": stale, "fresh": measure_all(connection)}
+    steps |= {"fresh": measure_all(connection), "fresh and prepared": measure_all(connection, generic=True)}
+    return before, steps
 
 
 def reads_by_index(name, plan, before):

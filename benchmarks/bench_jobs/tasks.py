@@ -1,0 +1,27 @@
+"""Tasks of an application that is measured: as a user writes them."""
+
+from django.db import connection
+from django.tasks import task
+
+import pgqueue
+
+try:
+    from benchlib import hit
+except ImportError:  # Outside the harness nothing counts the runs.
+
+    def hit() -> None:
+        """Do nothing."""
+
+
+@task
+def noop() -> None:
+    """Count one run."""
+    hit()
+
+
+@pgqueue.task
+def touch() -> None:
+    """Count one run that uses the database."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    hit()

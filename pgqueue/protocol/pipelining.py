@@ -1,0 +1,59 @@
+"""The pipeline: endings of the last jobs and the claim of the next ones in one transaction and one round trip.
+
+A commit of its own for each costs a worker a round trip and a disk write more for every batch. Nothing depends on
+the two being one: each ending is fenced on its own, a claim passes over locked rows, and a worker that never hears
+the answer looks both up as if they had been apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from .. import conf
+from .claiming import Claimant, Lease, Turn, read_plain, send_plain
+from .connecting import one_trip
+from .settling import REFUSED, Ending, EndingKind, Settled, read, send, settle, settle_one_by_one, settled
+
+TRAVELLING = frozenset({EndingKind.COMPLETE, EndingKind.RELEASE})
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A claim of the plain lane: for whom, and how many."""
+
+    claimant: Claimant
+    limit: int
+    turn: Turn
+
+
+def settle_and_claim(
+    connection: psycopg.Connection[Any], *, worker_id: int, endings: Sequence[Ending], wishes: Sequence[Wish]
+) -> tuple[Settled, list[list[Lease]]]:
+    """Write endings as `settle` does, then claim; return what came of them, and the leases for each wish.
+
+    The claims see what the endings before them freed. Where the database refuses an ending, nothing was claimed.
+    Failures go first and apart: what a job's death enqueues must be in the transaction that tells of it.
+    """
+    failed = [ending for ending in endings if ending.kind not in TRAVELLING]
+    before = settle(connection, worker_id=worker_id, endings=failed) if failed else Settled()
+    travelling = [ending for ending in endings if ending.kind in TRAVELLING] if failed else endings
+    try:
+        with one_trip(connection, timeout_seconds=conf.current().claim_timeout_seconds):
+            sent = send(connection, worker_id=worker_id, endings=travelling)
+            claims = [send_plain(connection, wish.claimant, limit=wish.limit, turn=wish.turn) for wish in wishes]
+    except REFUSED as error:
+        if not travelling:
+            raise
+        after = settle_one_by_one(connection, worker_id=worker_id, endings=travelling, error=error)
+        return _together(before, after), [[] for _ in wishes]
+    leases = [read_plain(claim, wish.turn) for claim, wish in zip(claims, wishes, strict=True)]
+    after = settled(connection, worker_id=worker_id, endings=travelling, written=read(sent))
+    return _together(before, after), leases
+
+
+def _together(first: Settled, second: Settled) -> Settled:
+    return Settled(first.written | second.written, first.busy + second.busy, first.lost + second.lost)
