@@ -14,10 +14,10 @@ PYTEST = $(BIN)/python -m pytest
 export PGQUEUE_SHORT := $(SHORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-faults bench test-matrix lint format demo docs build clean
+.PHONY: help test test-faults browser screenshots bench demo-scale test-matrix lint format demo docs build clean
 
 help:
-	@echo "make demo | test | test-faults | bench | test-matrix | lint | format | docs | build | clean"
+	@echo "make demo | demo-scale | test | test-faults | browser | screenshots | bench | test-matrix | lint | format | docs | build | clean"
 
 .venv: $(READY)
 
@@ -38,6 +38,23 @@ NONE_YET = || { status=$$?; test $$status -eq 5 && echo "$@: no such tests yet" 
 test-faults: $(READY)
 	$(WITH_POSTGRES) --name faults --run $(PYTEST) -m faults $(ARGS) $(NONE_YET)
 
+# Debian's Chromium, or the one that PGQUEUE_CHROMIUM names. Without any, and without a way to get one, that is said.
+CHROMIUM = $(or $(PGQUEUE_CHROMIUM),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))
+BROWSE = PGQUEUE_CHROMIUM="$(CHROMIUM)" $(WITH_POSTGRES) --name browser --no-fsync --run $(PYTEST) -m browser -p no:randomly tests/browser
+
+browser: .venv/.browser-installed
+	@test -n "$(CHROMIUM)" || apt-get install -y -q chromium >/dev/null 2>&1 || true
+	@if command -v "$(or $(CHROMIUM),chromium)" >/dev/null; then PGQUEUE_SHORT=$(SHORT) $(BROWSE) $(ARGS); \
+		else echo "browser: SKIPPED, there is no Chromium and apt could not install one"; fi
+
+# Into docs/images, light and dark.
+screenshots: .venv/.browser-installed
+	PGQUEUE_SCREENSHOTS=docs/images $(BROWSE) -k screenshots $(ARGS)
+
+.venv/.browser-installed: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
+	@touch $@
+
 bench: $(READY)
 	$(WITH_POSTGRES) --name bench --run $(PYTEST) -m bench -p no:randomly -s $(ARGS) tests $(wildcard benchmarks) $(NONE_YET)
 
@@ -54,6 +71,12 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Fills the demo's own database, where it stays, and measures each screen of the console: make demo-scale ROWS=10000000
+ROWS ?= 1000000
+demo-scale: $(READY)
+	$(WITH_POSTGRES) --name scale --no-fsync --run sh -c '$(BIN)/python manage.py migrate --verbosity 0 && \
+		$(BIN)/python manage.py demo_scale --rows $(ROWS)'
 
 demo: $(READY)
 	$(BIN)/python -m demo_project.demo $(ARGS)

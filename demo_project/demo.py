@@ -119,6 +119,9 @@ class Demo:
         self.console.say(f"the campaign was loaded once more meanwhile: {progress.count_new_jobs()} new jobs")
         agrees = self.check(progress)
         if not once:
+            told = self.result(self.manage("demo_showcase")).strip()
+            self.console.say(f"more rows to look at: {told}")
+            self.console.say(f"look first at the overview: http://{address}/admin/pgqueue/overview/")
             self.console.say(f"click around: {entrance}  (Ctrl-C ends it all)")
             self.stay_up()
         return 0 if agrees else 1

@@ -27,7 +27,7 @@ _HIGHEST_LEVEL = 2
 
 def bulk_verbs() -> list[Verb]:
     """Return the verbs that may be used on many jobs: none that needs the job's number typed, or inputs of its own."""
-    return [verb for verb in VERBS.values() if verb.kind == "job" and verb.level == _HIGHEST_LEVEL]
+    return [verb for verb in VERBS.values() if verb.kind == "job" and verb.level == _HIGHEST_LEVEL and not verb.needs]
 
 
 def freeze(verb: str, seen: Sequence[tuple[int, int]], *, actor: Actor, filter: str) -> UUID:

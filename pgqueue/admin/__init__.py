@@ -2,9 +2,10 @@
 
 from django.contrib import admin
 
-from ..models import BulkAction, Job, OperatorAction, Overview, Queue, Worker
+from ..models import BulkAction, Job, OperatorAction, Overview, Queue, Reconcile, Worker
 from .audit import OperatorActionAdmin
 from .bulkactions import BulkActionAdmin
+from .inbox import ReconcileAdmin
 from .jobs import JobAdmin
 from .overview import OverviewAdmin
 from .queues import QueueAdmin
@@ -13,8 +14,17 @@ from .workers import WorkerAdmin
 admin.site.register(Overview, OverviewAdmin)
 admin.site.register(Job, JobAdmin)
 admin.site.register(Queue, QueueAdmin)
+admin.site.register(Reconcile, ReconcileAdmin)
 admin.site.register(Worker, WorkerAdmin)
 admin.site.register(BulkAction, BulkActionAdmin)
 admin.site.register(OperatorAction, OperatorActionAdmin)
 
-__all__ = ["BulkActionAdmin", "JobAdmin", "OperatorActionAdmin", "OverviewAdmin", "QueueAdmin", "WorkerAdmin"]
+__all__ = [
+    "BulkActionAdmin",
+    "JobAdmin",
+    "OperatorActionAdmin",
+    "OverviewAdmin",
+    "QueueAdmin",
+    "ReconcileAdmin",
+    "WorkerAdmin",
+]

@@ -15,6 +15,7 @@ from django.core.paginator import Paginator
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
+from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import reverse
@@ -60,7 +61,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     class Media:
         css = {"all": ["pgqueue/admin.css"]}
-        js = ["pgqueue/console.js"]
+        js = [Script("pgqueue/console.js", defer=True)]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the database that jobs are written to, and bring its time along: ages are told by its clock."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -15,29 +14,22 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Job, JobPayload, JobResult, OperatorAction, Queue, Worker
+from ..models import Effect, Job, JobPayload, JobResult, OperatorAction, Queue, Worker
 from ..protocol.connecting import job_alias
-from ..states import WAITING, State
+from ..states import WAITING, Stage, State
+from ..verbs import Verb
 from .bulk import BulkVerbs
 from .filters import QueueFilter, StateFilter
+from .inputs import asks_for_effect
 from .keyset import Order
 from .search import job_id, understand
 from .timeline import timeline
 from .verbs import Facts
-from .words import NOTHING, SCHEDULED, badge, instant, instant_of, pause_words, span, stage_words
+from .words import NOTHING, SCHEDULED, TIMES, badge, effect_words, instant, instant_of, pause_of, span, stage_words
 
 LONGEST_ERROR = 80
+MOST_EFFECTS = 20
 MOST_QUEUES = 50
-TIMES = {
-    "created_at": _("created"),
-    "run_at": _("due"),
-    "claimed_at": _("claimed"),
-    "started_at": _("started"),
-    "finished_at": _("finished"),
-    "stop_requested_at": _("stop requested"),
-    "probe_at": _("next probe"),
-}
-
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
 
 
@@ -110,23 +102,17 @@ class JobAdmin(BulkVerbs):
 
     def page_context(self, request: HttpRequest) -> dict[str, Any]:
         """Say above the list which queues are paused: that is why due jobs wait."""
-        told = super().page_context(request)
+        told, shows = super().page_context(request), self.admin_site.is_registered(Queue)
         if (
             request.resolver_match is not None
             and request.resolver_match.url_name == f"{self.opts.app_label}_job_changelist"
         ):
-            told["banners"] = [banner for queue in self.queues_of(request) for banner in self._banner(queue)]
+            told["banners"] = [
+                {"url": self.page_url(Queue, "change", queue.name) if shows else "", "text": words}
+                for queue in self.queues_of(request)
+                if (words := pause_of(queue))
+            ]
         return told
-
-    def _banner(self, queue: Any) -> Iterator[dict[str, str]]:
-        over = queue.paused_until is not None and queue.paused_until <= queue.now
-        if queue.paused_at is None or over:
-            return
-        left = None if queue.paused_until is None else (queue.paused_until - queue.now).total_seconds()
-        facts = {"name": queue.name, "by": queue.paused_by, "reason": queue.pause_reason, "left_seconds": left}
-        facts["seconds"] = (queue.now - queue.paused_at).total_seconds()
-        url = self.page_url(Queue, "change", queue.name) if self.admin_site.is_registered(Queue) else ""
-        yield {"url": url, "text": pause_words(facts)}
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show every column, and arguments and result to whoever may see them."""
@@ -217,10 +203,20 @@ class JobAdmin(BulkVerbs):
             "recovery": obj.recovery,
         }
 
+    def effects_in_question(self, verb: Verb, obj: Any) -> list[str]:
+        """Return the names of the effects whose outcome is unknown, for a verb that asks which one is meant."""
+        if not asks_for_effect(verb.name):
+            return []
+        rows = Effect.objects.using(job_alias()).filter(job_id=obj.pk, stage=Stage.OUTCOME_UNKNOWN)
+        return list(rows.order_by("id").values_list("name", flat=True))
+
     def facts_of(self, obj: Any) -> Facts:
         """Return what decides about a job."""
+        effects = Effect.objects.using(job_alias()).filter(job_id=obj.pk).order_by("id")[:MOST_EFFECTS]
         return [
             *super().facts_of(obj),
+            *((_("Effect %(name)s") % {"name": effect.name}, effect_words(effect)) for effect in effects),
+            (_("Taken by"), obj.taken_by or NOTHING),
             (_("Attempts"), self.tried(obj)),
             (_("Lease"), self.lease(obj)),
             (_("Stop requested"), instant(obj.stop_requested_at)),
@@ -244,8 +240,8 @@ class JobAdmin(BulkVerbs):
 
     @admin.display(description=_("stage"))
     def effect_stage(self, job: Job) -> str:
-        """Return the stage by its one word."""
-        return job.stage
+        """Return the stage by its one word; nothing where no effect was begun."""
+        return NOTHING if job.stage == Stage.NOT_CALLED else job.stage
 
     @admin.display(description=_("attempts"))
     def tried(self, job: Job) -> str:

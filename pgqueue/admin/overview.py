@@ -114,15 +114,12 @@ class OverviewAdmin(ReadOnlyAdmin):
             if worker.leases and worker.expiry_seconds is not None:
                 left = {"leases": worker.leases, "left": span(worker.expiry_seconds)}
                 late = worker.expiry_seconds < 0
-                text += (
-                    " "
-                    + (
-                        _("It holds %(leases)d leases; the first ran out %(left)s ago.")
-                        if late
-                        else _("It holds %(leases)d leases; the first ends in %(left)s.")
-                    )
-                    % left
+                held = (
+                    _("Leases it holds: %(leases)d; the first ran out %(left)s ago.")
+                    if late
+                    else _("Leases it holds: %(leases)d; the first ends in %(left)s.")
                 )
+                text = f"{text} {held % left}"
             yield {"sign": "!", "text": text, "url": self._list(Worker)}
 
     def _numbers(self, read: Survey) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from ..protocol.connecting import job_alias
 from ..verbs import ACTIVE, PAUSED
 from .keyset import Order
 from .verbs import Facts, VerbAdmin
-from .words import NOTHING, instant, span, state_words
+from .words import NOTHING, instant, queue_words, span
 
 LONGEST_NAME = 200
 
@@ -24,6 +24,7 @@ class QueueAdmin(VerbAdmin):
     """Queues that a worker or an operator has named."""
 
     target_kind = "queue"
+    words = staticmethod(queue_words)
     list_display = (
         "name",
         "state",
@@ -126,7 +127,7 @@ class QueueAdmin(VerbAdmin):
     @admin.display(description=_("state"))
     def state(self, queue: Queue) -> Any:
         """Return whether workers take from the queue."""
-        return state_words(self.state_of(queue))
+        return queue_words(self.state_of(queue))
 
     @admin.display(description=_("paused by"))
     def by(self, queue: Queue) -> str:

@@ -28,10 +28,12 @@ from ..refusals import IdempotencyKeyReusedError
 from ..states import Outcome
 from ..verbs import VERBS, Verb, why_not
 from .base import READING, ReadOnlyAdmin
-from .inputs import read_inputs, shown_inputs
+from .inputs import placeholders, read_inputs, shown_inputs
 from .seen import Seen
 from .words import CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant, state_words
 
+REASONED_LEVEL = 2
+"""From this level on, a reason is compulsory."""
 TYPED_LEVEL = 3
 """From this level on, the target's number is typed by hand."""
 
@@ -58,6 +60,8 @@ class VerbAdmin(ReadOnlyAdmin):
     """An admin whose objects can be acted on; subclasses say which kind of target they show."""
 
     target_kind: str
+    words = staticmethod(state_words)
+    """What the target's states are called."""
 
     def target_of(self, object_id: str) -> str | None:
         """Return the target as `act` and the audit log name it; None for what no target is called."""
@@ -77,7 +81,11 @@ class VerbAdmin(ReadOnlyAdmin):
 
     def facts_of(self, obj: Any) -> Facts:
         """Return what an operator must know before acting."""
-        return [(_("State"), state_words(self.state_of(obj))), (_("Version"), obj.version)]
+        return [(_("State"), self.words(self.state_of(obj))), (_("Version"), obj.version)]
+
+    def effects_in_question(self, verb: Verb, obj: Any) -> list[str]:
+        """Return the names of the effects that a verb's verdict can be about."""
+        return []
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the object; None when nothing can be called so."""
@@ -118,8 +126,10 @@ class VerbAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         """List every verb with the object; one that is not offered says why."""
         actor = self.actor_of(request)
-        verbs = [verb for verb in VERBS.values() if verb.kind == self.target_kind and verb.name in VERB_LABELS]
-        context["offers"] = [self._offer(request, actor, verb, obj) for verb in verbs]
+        verbs = [verb for verb in VERBS.values() if verb.kind == self.target_kind]
+        offers = [self._offer(request, actor, verb, obj) for verb in verbs]
+        # What can be done comes first; what cannot is still listed, with its reason.
+        context["offers"] = sorted(offers, key=lambda offer: offer.why_not is not None)
         context["seen_at"] = instant(obj.now)
         return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
 
@@ -135,7 +145,7 @@ class VerbAdmin(ReadOnlyAdmin):
             return _("You do not have the permission pgqueue.%(name)s.") % {"name": verb.permission}
         if not actor.may_touch(verb, *self.place_of(obj)):
             return _("You may not do this in its queue.")
-        return why_not(verb, self.state_of(obj), words=state_words, **self.known_of(obj))
+        return why_not(verb, self.state_of(obj), words=self.words, **self.known_of(obj))
 
     def actor_of(self, request: HttpRequest) -> Actor:
         """Return who acts: somebody who may not look may do nothing."""
@@ -145,7 +155,7 @@ class VerbAdmin(ReadOnlyAdmin):
     def confirm_view(self, request: HttpRequest, object_id: str, verb_name: str) -> HttpResponse:
         """GET shows the facts and asks for a reason; POST acts on what that page showed, or does nothing."""
         verb, target, actor = VERBS.get(verb_name), self.target_of(unquote(object_id)), self.actor_of(request)
-        if verb is None or verb.kind != self.target_kind or verb_name not in VERB_LABELS or target is None:
+        if verb is None or verb.kind != self.target_kind or target is None:
             raise Http404
         if not actor.may(verb):
             return self._forbid(request, verb, target, actor)
@@ -159,7 +169,8 @@ class VerbAdmin(ReadOnlyAdmin):
         """Refuse; an attempt to act is on record, a look at the page is not."""
         if request.method == "POST":
             reason = text(request.POST.get("reason", "")) or NOTHING
-            act(verb.name, target, version_seen=None, actor=actor, reason=reason)
+            params = placeholders(verb.name)
+            act(verb.name, target, version_seen=None, actor=actor, reason=reason, params=params)
         if not self.has_view_permission(request):
             raise PermissionDenied
         return self._refuse(request, verb, target, Outcome.FORBIDDEN)
@@ -191,11 +202,11 @@ class VerbAdmin(ReadOnlyAdmin):
             return self._page(request, verb, target, error=error, status=HTTPStatus.CONFLICT, seen=seen)
         if action.outcome in (Outcome.APPLIED, Outcome.REPLAYED):
             return self._done(request, verb, target, action)
-        return self._refuse(request, verb, target, action.outcome, seen)
+        return self._refuse(request, verb, target, action.outcome, seen, why=action.why or "")
 
     def _problems(self, request: HttpRequest, verb: Verb, target: str, reason: str) -> dict[str, str]:
         problems = {}
-        if not reason:
+        if not reason and verb.level >= REASONED_LEVEL:
             problems["reason"] = _("Say why: the reason is kept in the audit log.")
         if verb.level >= TYPED_LEVEL and request.POST.get("typed", "").strip() != target:
             problems["typed"] = _("Type %(id)s to confirm.") % {"id": target}
@@ -208,7 +219,7 @@ class VerbAdmin(ReadOnlyAdmin):
         if action.outcome == Outcome.APPLIED:
             self.note(request, self.get_object(request, target), VERB_LABELS[verb.name])
         messages.success(request, format_html(str(OUTCOMES[action.outcome]), **facts))
-        url = self.page_url(self.model, "change", target, **self.kept(request))
+        url = self.page_url(self.model, "change", action.new_job_id or target, **self.kept(request))
         return HttpResponseRedirect(url, status=HTTPStatus.SEE_OTHER)
 
     def note(self, request: HttpRequest, obj: Any, label: Any) -> None:
@@ -218,10 +229,11 @@ class VerbAdmin(ReadOnlyAdmin):
                 self.log_change(request, obj, str(label))
 
     def _refuse(
-        self, request: HttpRequest, verb: Verb, target: str, outcome: Outcome, seen: Seen | None = None
+        self, request: HttpRequest, verb: Verb, target: str, outcome: Outcome, seen: Seen | None = None, why: str = ""
     ) -> HttpResponse:
         status = STATUSES.get(outcome, HTTPStatus.CONFLICT)
-        return self._page(request, verb, target, error=str(OUTCOMES[outcome]), status=status, seen=seen)
+        error = f"{OUTCOMES[outcome]} {why}".strip()
+        return self._page(request, verb, target, error=error, status=status, seen=seen)
 
     def _page(
         self,
@@ -254,12 +266,14 @@ class VerbAdmin(ReadOnlyAdmin):
             "problems": problems or {},
             "list_url": self.list_url(request),
             "keeps_text": request.method == "POST" and status != HTTPStatus.FORBIDDEN,
-            "inputs": shown_inputs(verb.name, request.POST),
+            "inputs": [],
+            "needs_reason": verb.level >= REASONED_LEVEL,
             "reason": request.POST.get("reason", ""),
             "ticket": request.POST.get("ticket", ""),
         }
         if obj is not None:
             context |= self._facts_context(request, verb, target, obj, seen)
+            context["inputs"] = shown_inputs(verb.name, request.POST, self.effects_in_question(verb, obj))
             usable = status in USABLE and context["refusal"] is None
             context["token"] = self._token(request, verb, target, obj, seen) if usable else ""
         request.current_app = self.admin_site.name

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.translation import gettext as _text
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..states import Outcome, Stage, State
@@ -31,8 +31,7 @@ STATES: dict[str, tuple[str, Any]] = {
 }
 """Sign and words of a job's state: never the colour alone."""
 
-OTHER_STATES = {"active": _("active"), "paused": _("paused")}
-"""States of what is no job."""
+QUEUE_STATES = {"active": _("active"), "paused": _("paused")}
 
 STAGES = {
     Stage.NOT_CALLED: _("not called: no effect was begun"),
@@ -64,6 +63,15 @@ VERB_LABELS = {
     "give_up": _("Give up job"),
     "ask_to_stop": _("Ask job to stop"),
     "break_lease": _("Break lease"),
+    "happened": _("It happened"),
+    "happened_finish": _("It happened, nothing is left to do"),
+    "did_not_happen": _("It did not happen"),
+    "give_up_unknown": _("Cannot tell, give up"),
+    "ask_again": _("Ask the other side again"),
+    "take": _("Take"),
+    "hand_over": _("Hand over"),
+    "snooze": _("Snooze"),
+    "clone": _("Run again as a new job"),
     "pause_queue": _("Pause queue"),
     "resume_queue": _("Resume queue"),
     "skip_head": _("Let others of its key pass"),
@@ -86,6 +94,18 @@ CONSEQUENCES = {
         "retried, or cancelled if a stop was requested. If its task is undeclared, or the outcome of an effect is "
         "unknown and its task is not idempotent, it becomes unknown instead and waits for a person."
     ),
+    "happened": _(
+        "The result is stored. When nothing else is unknown, the job goes on with it, without a second call and "
+        "without an attempt charged."
+    ),
+    "happened_finish": _("The result is stored, and the job has succeeded: its code does not run again."),
+    "did_not_happen": _("The effect may be called again. When nothing else is unknown, the job runs again now."),
+    "give_up_unknown": _("The job is dead, and is never run again: its effect may have happened."),
+    "ask_again": _("The other side is asked now what became of the call. The job waits for the answer."),
+    "take": _("Your name stands beside the job. Nothing else changes."),
+    "hand_over": _("Another name stands beside the job. Nothing else changes."),
+    "snooze": _("The job is out of the way until then. Nothing else changes."),
+    "clone": _("A new job with the same arguments, linked to this one. Every effect of this one may happen again."),
     "pause_queue": _("No worker takes from this queue any more, until somebody resumes it. Running jobs go on."),
     "resume_queue": _("Workers take from this queue again."),
     "skip_head": _("Younger jobs of its shard key no longer wait for it, whatever becomes of it."),
@@ -110,10 +130,25 @@ OUTCOMES = {
 }
 
 
+TIMES = {
+    "created_at": _("created"),
+    "run_at": _("due"),
+    "claimed_at": _("claimed"),
+    "started_at": _("started"),
+    "finished_at": _("finished"),
+    "stop_requested_at": _("stop requested"),
+    "probe_at": _("next probe"),
+}
+"""Instants of a job, in the order in which they come."""
+
+
+def queue_words(state: str) -> Any:
+    """Return what a queue's state is called."""
+    return QUEUE_STATES.get(state, state)
+
+
 def state_words(state: str) -> Any:
-    """Return what a state is called; one that this release does not know is called what it is."""
-    if state in OTHER_STATES:
-        return OTHER_STATES[state]
+    """Return what a job's state is called; one that this release does not know is called what it is."""
     # A pending job may be either: only the row tells.
     return _("Ready or scheduled") if state == State.PENDING else STATES.get(state, ("", state))[1]
 
@@ -176,8 +211,29 @@ def pause_words(queue: dict[str, Any]) -> str:
         "left": span(queue["left_seconds"] or 0.0),
     }
     if queue["left_seconds"] is None:
-        return _text("Queue “%(name)s” was paused %(ago)s ago by %(who)s: “%(why)s”. No end is set.") % facts
-    return _text("Queue “%(name)s” was paused %(ago)s ago by %(who)s: “%(why)s”. It resumes in %(left)s.") % facts
+        return gettext("Queue “%(name)s” was paused %(ago)s ago by %(who)s: “%(why)s”. No end is set.") % facts
+    return gettext("Queue “%(name)s” was paused %(ago)s ago by %(who)s: “%(why)s”. It resumes in %(left)s.") % facts
+
+
+def pause_of(queue: Any) -> str:
+    """Say of a queue's row who paused it; nothing of one that is not paused."""
+    over = queue.paused_until is not None and queue.paused_until <= queue.now
+    if queue.paused_at is None or over:
+        return ""
+    left = None if queue.paused_until is None else (queue.paused_until - queue.now).total_seconds()
+    facts = {"name": queue.name, "by": queue.paused_by, "reason": queue.pause_reason, "left_seconds": left}
+    return pause_words({**facts, "seconds": (queue.now - queue.paused_at).total_seconds()})
+
+
+def effect_words(effect: Any) -> str:
+    """Say how far an effect got, and under which names the other side knows it."""
+    facts = {
+        "stage": stage_words(effect.stage),
+        "key": effect.operation_key,
+        "reference": effect.remote_reference or NOTHING,
+        "called": instant(effect.called_at),
+    }
+    return str(_("%(stage)s; called %(called)s under key %(key)s; reference %(reference)s") % facts)
 
 
 def instant_of(field: str, label: Any) -> Any:

@@ -13,14 +13,13 @@ from django.test import Client
 from django.urls import reverse
 
 from pgqueue.admin.seen import Seen
-from pgqueue.admin.words import VERB_LABELS
 from pgqueue.models import Job, OperatorAction, Queue
 from pgqueue.verbs import VERBS as ALL_VERBS
-from tests.factories import JobFactory, QueueFactory
+from tests.factories import EffectFactory, JobFactory, QueueFactory
 
 MODELS = {"job": Job, "queue": Queue}
 FACTORIES = {"job": JobFactory, "queue": QueueFactory}
-VERBS = {name: verb for name, verb in ALL_VERBS.items() if verb.kind in MODELS and name in VERB_LABELS}
+VERBS = {name: verb for name, verb in ALL_VERBS.items() if verb.kind in MODELS}
 EVERYTHING = (
     *{verb.permission for verb in VERBS.values()},
     "view_job",
@@ -28,10 +27,19 @@ EVERYTHING = (
     "view_worker",
     "view_bulkaction",
     "view_overview",
+    "view_reconcile",
     "view_operatoraction",
     "view_job_args",
     "bulk_job",
 )
+FURTHER = {
+    "effect": "sms",
+    "remote_reference": "m_77",
+    "evidence": "seen in its dashboard",
+    "to": "bob",
+    "snooze_minutes": "30",
+}
+"""What the pages of some verbs ask for besides; other pages do not look at it."""
 REASON = "the provider is back"
 
 QUEUE_TABLES = (
@@ -70,7 +78,10 @@ def client_of(user: User) -> Client:
 
 def make(verb: str, traits: Mapping[str, Any]) -> Any:
     """Return a new target of a verb's kind."""
-    return FACTORIES[VERBS[verb].kind](**traits)
+    row = FACTORIES[VERBS[verb].kind](**traits)
+    if getattr(row, "unknown_effects", 0):
+        EffectFactory(job_id=row.pk, fence=row.fence, past=True)
+    return row
 
 
 def page(row: Any, name: str = "change", *args: Any, site: str = "admin") -> str:
@@ -91,7 +102,8 @@ def token_for(client: Client, row: Any, verb: str, **other: Any) -> str:
 
 def filled(token: str, row: Any, **other: Any) -> dict[str, Any]:
     """Return the form as an operator fills it."""
-    return {"seen": token, "reason": REASON, "ticket": "OPS-1", "typed": str(row.pk), **other}
+    form = {"seen": token, "reason": REASON, "ticket": "OPS-1", "typed": str(row.pk)}
+    return {**form, **FURTHER, **other}
 
 
 def audited() -> list[tuple[str, str, str, str]]:

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from pgqueue.admin.jobs import TIMES
 from pgqueue.admin.timeline import LATEST
-from pgqueue.admin.words import state_words
+from pgqueue.admin.words import VERB_LABELS, state_words
 from pgqueue.models import Job, JobResult
 from pgqueue.states import State
 from pgqueue.verbs import why_not
@@ -32,7 +32,9 @@ from tests.races.rows import add_jobs
 
 pytestmark = pytest.mark.django_db
 JOBS = "/admin/pgqueue/job/"
-LISTS = [f"/admin/pgqueue/{model}/" for model in ("job", "queue", "worker", "bulkaction", "operatoraction")]
+LISTS = [
+    f"/admin/pgqueue/{model}/" for model in ("job", "queue", "worker", "bulkaction", "operatoraction", "reconcile")
+]
 TRAITS = ({}, *({state.value: True} for state in State if state != State.PENDING))
 SCRIPT = "<script>alert(1)</script>"
 LARGE_ID = 2**53 + 1
@@ -121,6 +123,7 @@ def test_an_empty_list_says_what_to_do(url: str, operator: Client) -> None:
         "worker": "manage.py runworker",
         "operatoraction": "acted",
         "bulkaction": "Tick rows",
+        "reconcile": "Nothing needs a decision",
     }
     assert words[url.split("/")[3]] in said
 
@@ -182,6 +185,8 @@ def test_ten_rows_and_a_hundred_cost_the_same_number_of_queries(url: str, operat
     for rows in (10, 90):
         if url == JOBS:
             add_jobs(rows, dead=True)
+        elif "reconcile" in url:
+            add_jobs(rows, unknown=True)
         else:
             factories[url.split("/")[3]].create_batch(rows)
         for asked in ("", "?all=1"):
@@ -223,15 +228,20 @@ def test_nothing_is_counted_skipped_or_made_distinct(url: str, operator: Client)
 def test_the_job_page_lists_every_verb_and_why_one_is_not_offered(traits: dict[str, Any], operator: Client) -> None:
     row = JobFactory(**traits)
     offers = operator.get(page(row)).context["offers"]
-    assert len(offers) == 8
-    for offer, verb in zip(offers, (verb for verb in VERBS.values() if verb.kind == "job"), strict=True):
-        known = {
-            "words": state_words,
-            "unknown_effects": row.unknown_effects,
-            "stop_requested": row.stop_requested_at is not None,
-            "blocks_key": row.blocks_key,
-        }
-        assert offer.why_not == why_not(verb, row.state, **known)
+    verbs = {str(VERB_LABELS[verb.name]): verb for verb in VERBS.values() if verb.kind == "job"}
+    assert {str(offer.label) for offer in offers} == set(verbs)
+    known = {
+        "words": state_words,
+        "unknown_effects": row.unknown_effects,
+        "stop_requested": row.stop_requested_at is not None,
+        "blocks_key": row.blocks_key,
+        "stage": row.stage,
+        "recovery": row.recovery,
+    }
+    for offer in offers:
+        assert offer.why_not == why_not(verbs[str(offer.label)], row.state, **known)
+    # What can be done comes first.
+    assert [offer.why_not is not None for offer in offers] == sorted(offer.why_not is not None for offer in offers)
 
 
 def test_the_job_page_shows_every_column(operator: Client) -> None:

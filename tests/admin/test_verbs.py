@@ -12,7 +12,7 @@ from django.db.models import F
 from django.test import Client
 
 from pgqueue.admin.seen import CONFIRM_SECONDS
-from pgqueue.admin.words import state_words
+from pgqueue.admin.words import stage_words, state_words
 from pgqueue.models import Job, OperatorAction
 from pgqueue.states import Outcome
 from tests.admin.conftest import VIEWS
@@ -35,6 +35,14 @@ from tests.factories import JobFactory
 
 pytestmark = pytest.mark.django_db
 TARGET_TABLES = tuple(table for table in QUEUE_TABLES if table != AUDIT and "bulk" not in table)
+
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "applied": {"unknown": True},
+    "refused_running": {"running": True},
+    "refused_unknown": {"replaying": True},
+    "refused_state": {"dead": True},
+}
+TRIAGE = {name: traits for name, traits in UNKNOWN.items() if name != "refused_unknown"}
 
 TARGETS: dict[str, dict[str, dict[str, Any]]] = {
     "requeue": {
@@ -83,14 +91,35 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
         "refused_unknown": {"unknown": True},
         "refused_state": {"keyed": True},
     },
+    "happened": UNKNOWN,
+    "happened_finish": UNKNOWN,
+    "did_not_happen": UNKNOWN,
+    "give_up_unknown": UNKNOWN,
+    "ask_again": {
+        "applied": {"probing": True},
+        "refused_running": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"dead": True},
+    },
+    "take": TRIAGE,
+    "hand_over": TRIAGE,
+    "snooze": TRIAGE,
+    "clone": {
+        "applied": {"dead": True},
+        "refused_running": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"retrying": True},
+    },
     "pause_queue": {"applied": {}, "refused_state": {"paused": True}},
     "resume_queue": {"applied": {"paused": True}, "refused_state": {}},
 }
 """Of each verb a target that it applies to, and one for each refusal, as traits of the factory."""
 
+TRIAGE_VERBS = ("take", "hand_over", "snooze")
 NEVER = {
     ("ask_to_stop", "refused_running"),
     ("break_lease", "refused_running"),
+    *((verb, "refused_unknown") for verb in TRIAGE_VERBS),
     *((verb, f"refused_{why}") for verb in ("pause_queue", "resume_queue") for why in ("running", "unknown")),
 }
 """Refusals that a verb cannot give: it is for running jobs, or a queue has no such state."""
@@ -117,7 +146,8 @@ def test_a_post_answers_what_the_target_allows(verb: str, outcome: str, operator
     answer = operator.post(confirm_url(row, verb), filled(token_for(operator, row, verb), row))
     assert audited() == [(verb, str(row.pk), outcome, REASON)]
     if outcome == "applied":
-        assert (answer.status_code, answer.headers["Location"]) == (303, page(row))
+        shown = Job.objects.latest("id") if verb == "clone" else row
+        assert (answer.status_code, answer.headers["Location"]) == (303, page(shown))
         assert columns(row)["version"] == row.version + 1
         return
     assert_nothing_was_done(answer, outcome, before)
@@ -255,7 +285,8 @@ def test_two_operators_on_the_same_page_one_wins(operator: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "reason"), [*((verb, "") for verb in VERBS), ("hold", "   "), ("hold", "\0"), ("hold", None)]
+    ("verb", "reason"),
+    [*((name, "") for name, verb in VERBS.items() if verb.level > 1), ("hold", "   "), ("hold", "\0"), ("hold", None)],
 )
 def test_without_a_reason_the_page_comes_back(verb: str, reason: str | None, operator: Client) -> None:
     row = make(verb, TARGETS[verb]["applied"])
@@ -322,7 +353,7 @@ def test_the_confirm_page_shows_the_facts(verb: str, operator: Client) -> None:
     if VERBS[verb].kind == "job":
         assert facts["State"] == state_words(row.state)
         assert facts["Attempts"] == f"{row.attempts} of {row.max_attempts}"
-        assert facts["Stage reached"].startswith("not called")
+        assert facts["Stage reached"] == stage_words(row.stage)
         assert facts["Operation key"] == f"job:{row.pk}"
         assert ("worker -101" in facts["Lease"]) == (row.state == "running")
 
