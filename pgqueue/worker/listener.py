@@ -68,9 +68,9 @@ class Listener(threading.Thread):
         try:
             listen(connection)
             self.is_listening = self._hears(connection)
-            self._on_wake()
             if not self.is_listening:
                 logger.warning("listener.deaf alias=%s", self._alias)
+            self._on_wake()
             while not self._stopped.is_set():
                 if wait(connection, timeout_seconds=CHECK_SECONDS) is not None:
                     self.is_listening = True
