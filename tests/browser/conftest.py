@@ -27,15 +27,15 @@ ARGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
 _results: dict[str, list[str]] = {}
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """The browser."""
+    """The browser. Its driver runs an event loop in this thread, in which Django would refuse to query."""
     api = pytest.importorskip("playwright.sync_api", reason="make browser installs playwright")
-    with api.sync_playwright() as playwright:
+    with pytest.MonkeyPatch.context() as patch, api.sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = playwright.chromium.launch(executable_path=EXECUTABLE, headless=True, args=ARGS)
         yield browser
         browser.close()
