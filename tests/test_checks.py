@@ -25,6 +25,12 @@ if django.VERSION < (6, 0):
     INSTALLED_APPS.append("django_tasks")
 """
 
+IMPORT_TASKS = """
+if django.VERSION >= (6, 0):
+    import django.tasks
+"""
+"""As whoever has a task does: Django 6 checks its backends only where that was imported."""
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -56,7 +62,7 @@ def run(tmp_path: Path) -> Run:
         ("PGQUEUE = {'LEASE_SECOND': 1}", "pgqueue.E010"),
         ("DATABASES['default']['ENGINE'] = 'django.db.backends.sqlite3'", "pgqueue.E011"),
         ("TASKS['default']['OPTIONS'] = {'id_function': 'uuid.uuid4'}", "pgqueue.E002"),
-        ("INSTALLED_APPS.remove('pgqueue')", "pgqueue.E001"),
+        (f"INSTALLED_APPS.remove('pgqueue')\n{IMPORT_TASKS}", "pgqueue.E001"),
     ],
 )
 def test_a_fault_is_found_where_nothing_of_the_queue_was_imported(run: Run, settings: str, id: str) -> None:
