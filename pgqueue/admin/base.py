@@ -72,7 +72,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Return the list that turns pages by key."""
         return KeysetChangeList
 
-    def get_actions(self, request: HttpRequest, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Offer no action of the site: an action acts on whatever its filter finds, not on what was seen."""
         return {}
 

@@ -44,8 +44,13 @@ class BulkVerbs(VerbAdmin):
             return []
         return [verb for verb in bulk_verbs() if may_bulk(request, actor, verb)]
 
-    def get_actions(self, request: HttpRequest, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Offer the verbs; each leads to a frozen set's page and does nothing yet."""
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Offer the verbs on the list; each leads to a frozen set's page and does nothing yet.
+
+        Django 6.1 asks for a job's own page too, where every verb has its link.
+        """
+        if action_location is not None and action_location.name == "CHANGE_FORM":
+            return {}
         return {
             verb.name: (partial(_freeze_ticked, verb.name), verb.name, f"{VERB_LABELS[verb.name]}…")
             for verb in self.verbs_of(request)
