@@ -13,8 +13,10 @@ from ..protocol.probing import next_question_seconds
 
 logger = logging.getLogger(__name__)
 
-LONGEST_PAUSE_SECONDS = 2.0
+LONGEST_PAUSE_SECONDS = 5.0
 """Longest time between two looks whether a question is due. They read an index of unknown jobs alone."""
+TAKEN_PAUSE_SECONDS = 0.05
+"""How long another worker may need to put on record that it asks what was due."""
 FAILED_PAUSE_SECONDS = 5.0
 
 
@@ -51,9 +53,10 @@ class Prober(threading.Thread):
                 pause = FAILED_PAUSE_SECONDS
 
     def _ask(self) -> float:
-        """Ask what is due, and return how long to pause."""
-        if ask_next(self._lend, worker_id=self._worker_id, tasks=self._tasks) is not None:
-            return 0.0
+        """Ask what is due, and return how long to pause. Where nothing is, one statement says so."""
         with self._lend() as connection:
             seconds = next_question_seconds(connection, tasks=self._tasks)
-        return LONGEST_PAUSE_SECONDS if seconds is None else min(max(seconds, 0.05), LONGEST_PAUSE_SECONDS)
+        if seconds is None or seconds > 0:
+            return LONGEST_PAUSE_SECONDS if seconds is None else min(seconds, LONGEST_PAUSE_SECONDS)
+        asked = ask_next(self._lend, worker_id=self._worker_id, tasks=self._tasks)
+        return TAKEN_PAUSE_SECONDS if asked is None else 0.0

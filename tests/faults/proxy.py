@@ -52,7 +52,7 @@ class Proxy:
         self._refusing = False
         self._stopped = False
         self.accepted = 0
-        self.sent = 0
+        self.asked = 0
 
     def __enter__(self) -> Proxy:
         self._listener.bind(str(self.directory / ".s.PGSQL.5432"))
@@ -112,16 +112,19 @@ class Proxy:
 
     def _carry(self, client: socket.socket, server: socket.socket) -> None:
         seen = b""
+        answered = True
         while True:
             ready, _, _ = select.select([client, server], [], [])
             if server in ready:
                 if not (data := server.recv(CHUNK)):
                     return
                 client.sendall(data)
+                answered = True
             if client in ready:
                 if not (data := client.recv(CHUNK)):
                     return
-                self.sent += 1
+                self.asked += answered
+                answered = False
                 seen = (seen + data)[-CHUNK:]
                 if b"COMMIT" not in data and b"ROLLBACK" not in data:
                     server.sendall(data)
