@@ -2,6 +2,7 @@
 -- Returns: lanes with a due row in a served queue (3 for a plain one whose queue or task is bound); seconds to the
 -- next future row, or to the next token of a rate that has none left; seconds to the next expiry of a lease
 -- (negative: expired), null where there is none; names of all queues with waiting jobs.
+-- The first of an order and not min(): of few rows, as old statistics have it, min() reads all.
 WITH RECURSIVE groups (lane, queue, priority, task, first_at) AS (
     SELECT lanes.lane, first.queue, first.priority, first.task, first.run_at
     FROM (VALUES (0::smallint), (2::smallint)) AS lanes (lane)
@@ -25,15 +26,21 @@ WITH RECURSIVE groups (lane, queue, priority, task, first_at) AS (
     ) AS next
 ),
 laned (queue) AS (
-    SELECT min(job.queue)
-    FROM pgqueue_job AS job
-    WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100
+    (
+        SELECT job.queue
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100
+        ORDER BY job.queue
+        LIMIT 1
+    )
     UNION ALL
     SELECT (
-        SELECT min(job.queue)
+        SELECT job.queue
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100
             AND job.queue > laned.queue
+        ORDER BY job.queue
+        LIMIT 1
     )
     FROM laned
     WHERE laned.queue IS NOT NULL
