@@ -6,8 +6,8 @@
 -- Order: priority from high to low, or from the lowest up; queues of one priority take turns by chance, and tasks of
 -- one queue and priority by the age of their oldest due job; then run_at, then id.
 -- The walk over live (queue, priority, task) groups, each found with its oldest row by one step of the index, keeps
--- future rows of a higher priority, and rows of tasks that are unknown here, out of the way; rows are locked one by one under the outer LIMIT: no sort stands above the lock,
--- none is locked in vain.
+-- future rows of a higher priority, and rows of tasks that are unknown here, out of the way; rows are locked one by one
+-- under the outer LIMIT: no sort stands above the lock, none is locked in vain.
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload, in that order.
 WITH RECURSIVE groups (scope, queue, priority, task, first_at) AS (
