@@ -21,10 +21,11 @@ START_SECONDS = 60
 
 @dataclass(frozen=True)
 class Cluster:
-    """One data directory, and the programs that fit it."""
+    """One data directory, and the programs that fit it; data made for another `schema` are thrown away."""
 
     home: Path
     installation: Installation
+    schema: str = ""
 
     @property
     def data(self) -> Path:
@@ -43,6 +44,8 @@ class Cluster:
         return f"postgresql://{DATABASE}@/{DATABASE}?host={self.sockets}"
 
     def bring_up(self, *, fsync: bool) -> None:
+        if self._postmaster_pid() is None and self._is_outdated():
+            shutil.rmtree(self.data, ignore_errors=True)
         if not self.data.exists():
             self._initialise(fsync=fsync)
         deadline = time.monotonic() + START_SECONDS
@@ -83,7 +86,16 @@ class Cluster:
         ]
         self._must("initdb", *options, "-D", str(fresh))
         self._must("postgres", "--single", "-D", str(fresh), "template1", stdin=f"CREATE DATABASE {DATABASE};\n")
+        self._stamp.write_text(self.schema)
         fresh.rename(self.data)
+
+    @property
+    def _stamp(self) -> Path:
+        return self.home / "schema"
+
+    def _is_outdated(self) -> bool:
+        """Tell whether the migrations have changed since: a database that has run them would not run them again."""
+        return not self._stamp.exists() or self._stamp.read_text() != self.schema
 
     def _launch(self, *, fsync: bool, deadline: float) -> None:
         self._forget_postmaster()

@@ -5,8 +5,8 @@
     python -m demo_project.postgres --name tests --no-fsync --run python -m pytest
 
 Each name has a server of its own, shared by every program that asks for it; the last one to leave stops it.
-The data stay in the system's directory for temporary files. The server listens on a socket only, in a directory
-that no other account can enter: hence `trust`.
+The data stay in the system's directory for temporary files until the project's migrations change. The server
+listens on a socket only, in a directory that no other account can enter: hence `trust`.
 """
 
 import argparse
@@ -102,12 +102,21 @@ def _find_cluster(name: str) -> Cluster:
     identity = f"{PROJECT}\0{os.geteuid()}\0{account.pw_name if account else ''}"
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:8]
     home = _temporary_directory() / f"pgqueue-{digest}-{name}{installation.major}"
-    cluster = Cluster(home, installation)
+    cluster = Cluster(home, installation, _schema())
     if len(os.fsencode(cluster.sockets)) > LONGEST_SOCKET_DIRECTORY:
         raise PostgresError(f"{cluster.sockets} is too long for a socket: set TMPDIR to a shorter directory.")
     # The account that root runs the server as has to pass through.
     _make_own_directory(home, mode=0o711 if account else 0o700)
     return replace(cluster, installation=installation.usable_from(home))
+
+
+def _schema() -> str:
+    """Return a digest of every migration here: no release is out, so that they may be edited in place."""
+    digest = hashlib.sha256()
+    for package in ("pgqueue", "demo_project"):
+        for path in sorted((PROJECT / package).rglob("migrations/*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _temporary_directory() -> Path:

@@ -135,6 +135,22 @@ def test_a_server_runs_with_the_settings_the_project_needs(server: Server) -> No
     assert {setting: ask(server, f"SHOW {setting}") for setting in expected} == expected
 
 
+def test_data_made_by_other_migrations_are_thrown_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(name)
+    ask(first, "CREATE TABLE left_over ()")
+    first.stop()
+    kept = start(name)
+    assert ask(kept, "SELECT to_regclass('left_over')::text") == "left_over"
+    monkeypatch.setattr(postgres, "_schema", lambda: "migrations that were edited")
+    beside = start(name)
+    assert ask(beside, "SELECT to_regclass('left_over')::text") == "left_over", "in use"
+    beside.stop()
+    kept.stop()
+    fresh = start(name)
+    assert ask(fresh, "SELECT to_regclass('left_over')::text") is None
+    fresh.stop()
+
+
 def test_nobody_else_can_enter_the_data_and_the_sockets(server: Server) -> None:
     for directory in (server.data, server.cluster.sockets):
         assert directory.stat().st_mode & 0o077 == 0, directory
