@@ -53,7 +53,7 @@ def check_pools(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         checks.Warning(
             f"The connection pool of database {alias!r} holds {size}, and a worker process runs {needed} tasks.",
             hint="Give the pool that max_size, or lower PGQUEUE['CONCURRENCY'] and, where there are async tasks,"
-            " PGQUEUE['ASYNC_CONCURRENCY'].",
+            " PGQUEUE['ASYNC_THREADS'].",
             id="pgqueue.W012",
         )
         for alias, size in pools.items()
@@ -62,11 +62,11 @@ def check_pools(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def _connections_of_a_worker() -> int:
-    """Return how many tasks may want a connection at once: one a thread, and one an async task."""
+    """Return how many tasks may want a connection at once: one a thread, also of those that async tasks use."""
     given = conf.current()
     registry.discover()
     has_async = any(registry.is_async(name) for name in registry.names())
-    return given.concurrency + (given.async_concurrency if has_async else 0)
+    return given.concurrency + (given.async_threads if has_async else 0)
 
 
 @checks.register("pgqueue")

@@ -29,6 +29,9 @@ class Settings:
     concurrency: int = 10
     async_concurrency: int = 100
     """Async tasks that run at once on the event loop of a worker process, beside the threads."""
+    async_threads: int = 16
+    """Most of these that hold a thread, and so a connection: an async job takes one when it first uses the ORM, an
+    effect or `sync_to_async`, and keeps it until its end. While all are taken, the next waits."""
     batch_size: int = 500
     """Most jobs that one claim takes, and so the most a worker ever prefetches."""
     prefetch_seconds: float = 0.2

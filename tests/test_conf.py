@@ -179,7 +179,7 @@ def test_a_pool_smaller_than_what_a_worker_runs_at_once_is_warned_of(
     database: dict[str, Any], pool: Any, concurrency: int, is_enough: bool
 ) -> None:
     database["OPTIONS"]["pool"] = pool
-    with override_settings(PGQUEUE={"CONCURRENCY": concurrency, "ASYNC_CONCURRENCY": 2}):
+    with override_settings(PGQUEUE={"CONCURRENCY": concurrency, "ASYNC_THREADS": 2}):
         assert _ids() == ([] if is_enough else ["pgqueue.W012"])
 
 

@@ -149,6 +149,27 @@ def test_a_job_has_one_connection_to_itself_and_it_is_closed_after_it() -> None:
     assert _alive([first for first, _ in pairs]) == 0
 
 
+@override_settings(PGQUEUE={"ASYNC_THREADS": 2})
+def test_a_burst_of_async_jobs_takes_no_more_connections_than_the_setting_says() -> None:
+    enqueue_many(async_tasks.count_sessions.bind(number) for number in range(20))
+    assert work() == 0
+    assert _states() == {"succeeded": 20}
+    assert (max(seen), len(seen)) == (2, 20)
+
+
+def test_a_job_that_waits_for_a_thread_can_be_stopped(start: Callable[..., Inbox]) -> None:
+    with override_settings(PGQUEUE={"LISTEN": False, "ASYNC_THREADS": 1}):
+        first = async_tasks.use_the_orm_and_wait.enqueue("first")
+        start(lease_seconds=1)
+        _until(lambda: "first asked" in seen)
+        second = async_tasks.use_the_orm_and_wait.enqueue("second")
+        _until(lambda: "second began" in seen)
+        _ask_to_stop(second.id)
+        _until(lambda: row(second.id).state == "cancelled")
+    assert row(first.id).state == "running"
+    assert "second asked" not in seen
+
+
 def test_a_block_left_open_in_the_jobs_thread_is_closed_with_it() -> None:
     result = async_tasks.leave_block_open_async.enqueue()
     assert work() == 0

@@ -12,14 +12,15 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
-from .. import execution
+from .. import conf, execution
 from ..execution import Prepared
 from ..holding import Held
 from ..protocol.settling import Ending
 from .executor import Executor
-from .surroundings import clean_surroundings, clean_up_for_good
+from .job_threads import JobThread
+from .surroundings import clean_surroundings
 from .watch import Run, Watch
 
 logger = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class EventLoop:
         self._loop.set_task_factory(_make_task)
         self._threads = _Threads(thread_name_prefix="pgqueue-loop")
         self._loop.set_default_executor(self._threads)
+        self._job_threads = ThreadPoolExecutor(conf.current().async_threads, thread_name_prefix="pgqueue-async-job")
         self._desk = Executor(1, run=self._begin, on_ending=on_ending)
         self._running: set[Held] = set()
         self._supervisors: set[asyncio.Task[None]] = set()
@@ -163,13 +165,17 @@ class EventLoop:
 
     async def _run(self, prepared: Prepared) -> Ending:
         run = LoopRun(prepared.held, self._loop)
-        # Its own thread for what must not run on the loop, the ORM above all, and so its own connections.
+        thread = JobThread(self._job_threads)
         async with ThreadSensitiveContext() as context:
+            SyncToAsync.context_to_thread_executor[context] = thread
             run.start(prepared)
             with self._watch.watching(run):
-                await run.last()
-                if context in SyncToAsync.context_to_thread_executor:
-                    await sync_to_async(clean_up_for_good)()
+                try:
+                    await run.last()
+                finally:
+                    await thread.leave()
+            # The thread is not the context's to end.
+            del SyncToAsync.context_to_thread_executor[context]
         return execution.conclude(prepared, run.result)
 
     def _probe(self) -> None:
@@ -205,6 +211,7 @@ class EventLoop:
                 logger.exception("loop.interrupted")
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._threads.shutdown(wait=False)
+        self._job_threads.shutdown(wait=False)
         asyncio.set_event_loop(None)
         self._loop.close()
 

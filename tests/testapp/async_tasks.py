@@ -76,6 +76,24 @@ async def count_neighbours(number: int) -> None:
 
 
 @task
+async def count_sessions(number: int) -> None:
+    """Tell how many runs of this task have used the ORM and not ended."""
+    await Job.objects.acount()
+    _here.add(number)
+    seen.append(len(_here))
+    await asyncio.sleep(0.01)
+    _here.discard(number)
+
+
+@task
+async def use_the_orm_and_wait(name: str) -> None:
+    seen.append(f"{name} began")
+    await Job.objects.acount()
+    seen.append(f"{name} asked")
+    await _until_open()
+
+
+@task
 def open_the_gate() -> None:
     gate.set()
 
