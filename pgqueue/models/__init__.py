@@ -3,7 +3,8 @@
 from .bulk import BulkAction, BulkItem
 from .console import MinuteStat, Overview, Reconcile
 from .effects import Effect, Probe
-from .jobs import Attempt, Job, JobPayload, JobResult, OperationKey, Window
+from .jobs import Attempt, Job, JobPayload, JobResult
+from .keys import OperationKey, Window
 from .operating import Limit, OperatorAction, Queue, Worker
 
 __all__ = [
