@@ -18,7 +18,15 @@ class Fault(enum.Enum):
     ERROR = "error"
     """503; nothing is sent."""
     DROP = "drop"
-    """The message is sent, then the connection is closed without an answer."""
+    """It is done, then the connection is closed without an answer."""
+    LOSE = "lose"
+    """The connection is closed without an answer; nothing is done."""
+    KILL = "kill"
+    """It is done, then the worker that asked is killed."""
+
+
+TEST_ACCOUNTS = {"hangs-up": Fault.DROP, "loses": Fault.LOSE, "kills": Fault.KILL}
+"""What the end of an account's name, after a dot, says of the first request under each key; others meet no fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +72,11 @@ def draw(faults: Faults, key: str, nth: int) -> tuple[Fault, float]:
     source = random.Random(f"{faults.seed}:{key}:{nth}")
     latency_seconds = faults.latency_seconds * source.uniform(0.5, 1.5)
     return _pick(faults, source.random()), latency_seconds
+
+
+def told(account: str, nth: int) -> Fault:
+    """Return the fault of the `nth` request under its key, as the account asks for it."""
+    return TEST_ACCOUNTS.get(account.rpartition(".")[2], Fault.NONE) if nth == 1 else Fault.NONE
 
 
 def _pick(faults: Faults, share: float) -> Fault:

@@ -2,10 +2,11 @@
 
 One JSON object a line, appended and never changed. `event` is one of
 
-- `request`: a message request came in (number, key, nth under that key, worker_pid, fence, to)
-- `effect`: the message went out (number, key, message_id, to, text)
+- `request`: a request came in (number, key, nth under that key, worker_pid, fence, to)
+- `effect`: the message went out, or the money (number, key, message_id, to, text)
 - `duplicate`: the key was known, so nothing went out; answered with the first message_id
-- `throttled`, `failed`, `dropped`, `refused`: how a request was answered, when not with success
+- `throttled`, `failed`, `dropped`, `lost`, `refused`: how a request was answered, when not with success
+- `asked`: somebody looked a key up (key, found: the message_id or null)
 - `kill`, `kill_failed`: the provider signalled the worker that sent the request (pid, signal, moment)
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,3 +109,56 @@ def _difference(issued: list[str | None], sent: list[str]) -> str:
     if issued != sent:
         return f"the coupon names message {issued[0]}, the provider sent {sent[0]}"
     return ""
+
+
+@dataclass(frozen=True)
+class PayoutRow:
+    """A payout or a credit as the shop's database has it, with its job."""
+
+    job_id: int
+    user_id: int
+    task: str
+    recovery: str
+    state: str
+    payment_id: str | None
+    credits: int
+
+
+def check_payouts(
+    entries: Iterable[Entry],
+    *,
+    key_prefix: str,
+    accounts: Mapping[int, str],
+    by_hand: Collection[int],
+    payouts: Iterable[PayoutRow],
+) -> dict[int, str]:
+    """Return by user_id what is wrong with a payout: nothing paid twice, nothing missing, and who waits for a person.
+
+    `accounts` maps each user_id to an account of their own. `by_hand` are those whose outcome only a person can find
+    out: their jobs must wait, not paid as far as the shop knows; everybody else's must be done.
+    """
+    paid = defaultdict(list)
+    for entry in entries:
+        if entry["event"] == "effect" and entry["key"].startswith(key_prefix):
+            paid[entry["to"]].append(entry["message_id"])
+    rows = {row.user_id: row for row in payouts}
+    differing = {
+        user_id: difference
+        for user_id, account in accounts.items()
+        if (difference := _wrong(rows.get(user_id), paid[account], waits=user_id in by_hand))
+    }
+    return differing | dict.fromkeys(rows.keys() - accounts.keys(), "has a payout and is not on the list")
+
+
+def _wrong(row: PayoutRow | None, paid: list[str], *, waits: bool) -> str:
+    if row is None:
+        return "has no payout"
+    if row.state != ("unknown" if waits else "succeeded"):
+        return f"job {row.job_id} is {row.state}"
+    if row.recovery == "transactional":
+        return "" if row.credits == 1 else f"{row.credits} credits instead of 1"
+    if len(paid) > 1 or not (paid or waits):
+        return f"{len(paid)} payments instead of 1: {', '.join(paid) or 'none'}"
+    known = [] if row.payment_id is None else [row.payment_id]
+    expected = [] if waits else paid
+    return "" if known == expected else f"the shop knows of payment {row.payment_id}, the provider of {', '.join(paid)}"

@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 
-from demo_project.ledger import CouponRow
+from demo_project.ledger import CouponRow, PayoutRow
 
-UNFINISHED = ("pending", "retrying", "running")
+UNFINISHED = ("pending", "retrying", "running", "probing")
 
 
 class Progress:
@@ -27,6 +27,10 @@ class Progress:
         return f"coupon:{self._campaign_id}:"
 
     @property
+    def payout_prefix(self) -> str:
+        return f"payout:{self._campaign_id}:"
+
+    @property
     def jobs(self) -> int:
         return len(self._job_ids)
 
@@ -35,8 +39,12 @@ class Progress:
         return len(self._find_jobs()) - self.jobs
 
     def states(self) -> Counter[str]:
+        """Count the jobs in each state; `probing` are those that are unknown and about to be asked for."""
         rows = self._rows(
-            "SELECT state, count(*) FROM pgqueue_job WHERE id = ANY(%(ids)s) GROUP BY state",
+            """
+            SELECT CASE WHEN probe_at IS NULL THEN state ELSE 'probing' END, count(*)
+            FROM pgqueue_job WHERE id = ANY(%(ids)s) GROUP BY 1
+            """,
             ids=self._job_ids,
         )
         return Counter(dict(rows))
@@ -62,11 +70,12 @@ class Progress:
         )
 
     def unsuccessful(self) -> list[tuple[int, str, str]]:
-        """Return id, state and last error of the jobs that did not succeed."""
+        """Return id, state and last error of the jobs that neither succeeded nor wait for a person."""
         return self._rows(
             """
             SELECT id, state, coalesce(last_error, '') FROM pgqueue_job
-            WHERE id = ANY(%(ids)s) AND state <> 'succeeded' ORDER BY id
+            WHERE id = ANY(%(ids)s) AND state <> 'succeeded' AND (state <> 'unknown' OR probe_at IS NOT NULL)
+            ORDER BY id
             """,
             ids=self._job_ids,
         )
@@ -78,9 +87,34 @@ class Progress:
         )
         return [CouponRow(*row) for row in rows]
 
+    def payouts(self) -> list[PayoutRow]:
+        """Return the campaign's payouts and credits, each with its job, in the order of the jobs."""
+        rows = self._rows(
+            """
+            SELECT job.id, recipient.user_id, split_part(job.task, '.', -1), job.recovery, job.state, payout.payment_id,
+                (SELECT count(*) FROM campaign_credit AS credit
+                    WHERE credit.campaign_id = %(campaign)s AND credit.user_id = recipient.user_id)
+            FROM pgqueue_job AS job
+            JOIN campaign_recipient AS recipient ON recipient.user_id::text = split_part(job.operation_key, ':', 3)
+            LEFT JOIN campaign_payout AS payout
+                ON payout.campaign_id = %(campaign)s AND payout.user_id = recipient.user_id
+            WHERE job.id = ANY(%(ids)s) AND starts_with(job.operation_key, %(prefix)s)
+            ORDER BY job.id
+            """,
+            campaign=self._campaign_id,
+            ids=self._job_ids,
+            prefix=self.payout_prefix,
+        )
+        return [PayoutRow(*row) for row in rows]
+
     def _find_jobs(self) -> list[int]:
         return self._column(
-            "SELECT id FROM pgqueue_job WHERE starts_with(operation_key, %(prefix)s)", prefix=self.key_prefix
+            """
+            SELECT id FROM pgqueue_job
+            WHERE starts_with(operation_key, %(coupon)s) OR starts_with(operation_key, %(payout)s)
+            """,
+            coupon=self.key_prefix,
+            payout=self.payout_prefix,
         )
 
     def _column(self, query: str, **values: object) -> list[Any]:

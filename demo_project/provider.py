@@ -1,7 +1,10 @@
-"""A simulated SMS provider with a memory and a temper: `python -m demo_project.provider --ledger FILE`.
+"""A simulated provider with a memory and a temper: `python -m demo_project.provider --ledger FILE`.
 
-`POST /messages` sends one message. JSON body: `to`, `text`. Headers: `Idempotency-Key`; optional are
-`X-Fence` (the job's fence) and `X-Worker-Pid` (whom to signal when this request is the one).
+`POST /messages` sends one message, `POST /payments` pays once, `POST /checks` looks whether an account is open.
+JSON body: `to`, `text` (a payment's are its account and its cents). Headers: `Idempotency-Key`; optional are
+`X-Fence` (the job's fence) and `X-Worker-Pid` (whom to signal when this request is the one). What goes wrong with a
+payment its account says: `acct-7.hangs-up`, `.loses`, `.kills`. `GET /messages/KEY` and `GET /payments/KEY` answer
+what was done under a key, or 404.
 `POST /_control` changes the faults (the fields of `Faults`), `GET /_control` shows them with the counts.
 
 It is a process of its own and listens on this machine only. Everything it receives and does goes to its
@@ -16,13 +19,15 @@ import json
 import os
 import signal
 import sys
+import urllib.parse
 from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from demo_project.faults import Faults
-from demo_project.provider_core import Provider, Reply, Request
+from demo_project.provider_core import Kind, Provider, Reply, Request
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -75,18 +80,24 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self._respond(self._control({}) if self.path == "/_control" else _NO_SUCH_PAGE)
+        page, _, key = self.path.strip("/").partition("/")
+        if key and page in ("messages", "payments"):
+            self._respond(self.server.provider.look_up(urllib.parse.unquote(key)))
+        else:
+            self._respond(self._control({}) if self.path == "/_control" else _NO_SUCH_PAGE)
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         pages: dict[str, Callable[[dict[str, Any]], Reply | None]] = {
-            "/messages": self._messages,
+            "/messages": partial(self._request, "message"),
+            "/payments": partial(self._request, "payment"),
+            "/checks": partial(self._request, "check"),
             "/_control": self._control,
         }
         page = pages.get(self.path)
         self._respond(_NO_SUCH_PAGE if page is None else _opened(page, content))
 
-    def _messages(self, body: dict[str, Any]) -> Reply | None:
+    def _request(self, kind: Kind, body: dict[str, Any]) -> Reply | None:
         fence, pid = self.headers.get("X-Fence"), self.headers.get("X-Worker-Pid")
         request = Request(
             to=str(body.get("to", "")),
@@ -94,6 +105,7 @@ class Handler(BaseHTTPRequestHandler):
             key=self.headers.get("Idempotency-Key", ""),
             fence=None if fence is None else int(fence),
             worker_pid=None if pid is None else _killable(int(pid)),
+            kind=kind,
         )
         return self.server.provider.answer(request)
 

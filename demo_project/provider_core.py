@@ -1,4 +1,4 @@
-"""What the simulated SMS provider decides, does and remembers; `provider` puts it behind HTTP."""
+"""What the simulated provider decides, does and remembers; `provider` puts it behind HTTP."""
 
 from __future__ import annotations
 
@@ -10,23 +10,33 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from demo_project.faults import Fault, Faults, draw
+from demo_project.faults import Fault, Faults, draw, told
 from demo_project.ledger import Entry, Ledger, read
 
 PHONE = re.compile(r"\+[0-9]{7,15}")
+ACCOUNT = re.compile(r"acct-[a-z0-9.-]+")
+CENTS = re.compile(r"[1-9][0-9]{0,8}")
+Kind = Literal["message", "payment", "check"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """One message request as it came in."""
+    """One request as it came in: a message's number and text, a payment's account and cents, an account to check."""
 
     to: str
     text: str
     key: str
     fence: int | None
     worker_pid: int | None
+    kind: Kind = "message"
+
+    @property
+    def is_acceptable(self) -> bool:
+        if self.kind == "message":
+            return bool(PHONE.fullmatch(self.to) and self.text)
+        return bool(ACCOUNT.fullmatch(self.to) and (self.kind == "check" or CENTS.fullmatch(self.text)))
 
     @property
     def digest(self) -> str:
@@ -69,9 +79,12 @@ class Provider:
         self._ledger = Ledger(ledger_path)
 
     def answer(self, request: Request) -> Reply | None:
-        """Handle one message request; None means: close the connection without an answer."""
+        """Handle one request; None means: close the connection without an answer."""
         turn = self._receive(request)
         time.sleep(turn.latency_seconds)
+        if turn.fault is Fault.LOSE:
+            self._record(turn, "lost")
+            return None
         if turn.victim and turn.faults.kill_moment == "before":
             self._kill(turn, turn.victim)
             return None
@@ -82,6 +95,13 @@ class Provider:
             self._record(turn, "dropped")
             return None
         return reply
+
+    def look_up(self, key: str) -> Reply:
+        """Say what was done under a key, first."""
+        with self._lock:
+            known = self._sent_by_key.get(key)
+            self._write({"event": "asked", "key": key, "found": known and known[0]})
+        return Reply(404, {"error": "no such key"}) if known is None else Reply(200, {"id": known[0]})
 
     def control(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Change the faults that `changes` names and return the state.
@@ -102,15 +122,18 @@ class Provider:
             number, nth = self._requests + 1, self._requests_by_key[request.key] + 1
             facts = {"nth": nth, "worker_pid": request.worker_pid, "fence": request.fence, "to": request.to}
             self._write({"event": "request", "number": number, "key": request.key, **facts})
-            victim = request.worker_pid if _is_fatal(faults, number, request.key) else None
+            victim = request.worker_pid if _is_fatal(faults, number, request) else None
             if victim:
                 self._faults = replace(faults, kill_on_request=None)
         fault, latency_seconds = draw(faults, request.key or str(number), nth)
+        if request.kind != "message":
+            fault = told(request.to, nth)
+            victim = request.worker_pid if fault is Fault.KILL else None
         # The request that gets its worker killed meets no other fault: "after" is after the message went out.
-        return Turn(request, number, faults, Fault.NONE if victim else fault, latency_seconds, victim)
+        return Turn(request, number, faults, fault if victim is None else Fault.NONE, latency_seconds, victim)
 
     def _refuse(self, turn: Turn) -> Reply | None:
-        """Answer a request for which no message goes out, if this is one."""
+        """Answer a request for which nothing is done, if this is one."""
         request = turn.request
         if turn.fault is Fault.THROTTLE:
             self._record(turn, "throttled")
@@ -118,12 +141,12 @@ class Provider:
         if turn.fault is Fault.ERROR:
             self._record(turn, "failed")
             return Reply(503, {"error": "out of order"})
-        if not PHONE.fullmatch(request.to) or not request.text:
-            return self._refused(turn, 422, "a message needs a text and a number like +447700900000")
-        return None
+        if not request.is_acceptable:
+            return self._refused(turn, 422, NEEDED[request.kind])
+        return Reply(200, {"open": True}) if request.kind == "check" else None
 
     def _send(self, turn: Turn) -> Reply:
-        """Send the message, unless the fence is stale or the key is known; check and effect are one step."""
+        """Send the message or pay, unless the fence is stale or the key is known; check and effect are one step."""
         request = turn.request
         with self._lock:
             if turn.faults.fence_check and self._is_stale(request):
@@ -131,13 +154,13 @@ class Provider:
             known = self._sent_by_key.get(request.key) if turn.faults.idempotency and request.key else None
             if known is not None:
                 return self._repeat(turn, *known)
-            message_id = f"msg-{self._effects + 1:06d}"
+            message_id = f"{'msg' if request.kind == 'message' else 'pay'}-{self._effects + 1:06d}"
             self._record(turn, "effect", message_id=message_id, to=request.to, text=request.text)
         return Reply(201, {"message_id": message_id})
 
     def _repeat(self, turn: Turn, message_id: str, digest: str) -> Reply:
         if digest != turn.request.digest:
-            return self._refused(turn, 422, "this idempotency key belongs to another message")
+            return self._refused(turn, 422, "this idempotency key belongs to another request")
         self._record(turn, "duplicate", message_id=message_id)
         return Reply(200, {"message_id": message_id})
 
@@ -178,9 +201,16 @@ class Provider:
             self._sent_by_key.setdefault(key, (entry["message_id"], _digest(entry["to"], entry["text"])))
 
 
-def _is_fatal(faults: Faults, number: int, key: str) -> bool:
+NEEDED: dict[Kind, str] = {
+    "message": "a message needs a text and a number like +447700900000",
+    "payment": "a payment needs cents and an account like acct-1",
+    "check": "an account is like acct-1",
+}
+
+
+def _is_fatal(faults: Faults, number: int, request: Request) -> bool:
     reached = faults.kill_on_request is not None and number >= faults.kill_on_request
-    return reached and key.startswith(faults.kill_key_prefix)
+    return reached and request.kind == "message" and request.key.startswith(faults.kill_key_prefix)
 
 
 def _digest(to: str, text: str) -> str:

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from demo_project.ledger import Entry, Verdict
+from demo_project.ledger import Entry, PayoutRow, Verdict
 
-STATES = ("pending", "retrying", "running", "unknown", "paused", "succeeded", "dead", "cancelled")
+STATES = ("pending", "retrying", "running", "probing", "unknown", "paused", "succeeded", "dead", "cancelled")
 QUIET_SECONDS = 5
 """Between two progress lines where they cannot be written over each other."""
 SHOWN = 10
@@ -64,8 +64,32 @@ def describe(states: Counter[str]) -> str:
 def describe_kill(kill: Entry, worker: str) -> str:
     return (
         f"the provider killed {worker} (pid {kill['pid']}) with {kill['signal']}"
-        f" {kill['moment']} sending the SMS of request {kill['number']}"
+        f" {kill['moment']} it did what request {kill['number']} asked for: {kill['key']}"
     )
+
+
+def describe_payouts(payouts: Iterable[PayoutRow], entries: Iterable[Entry], *, key_prefix: str) -> Iterator[str]:
+    """Yield a line for each task that pays: what went wrong, how it recovered, what waits."""
+    by_task: dict[str, list[PayoutRow]] = {}
+    for row in payouts:
+        by_task.setdefault(row.task, []).append(row)
+    ours = [entry for entry in entries if str(entry["key"]).startswith(key_prefix)]
+    for task, rows in by_task.items():
+        users = {str(row.user_id) for row in rows}
+        events = Counter(entry["event"] for entry in ours if entry["key"].split(":")[2] in users)
+        done = sum(row.state == "succeeded" for row in rows)
+        faults = ", ".join(f"{events[name]} {words}" for name, words in MET.items() if events[name])
+        how = RECOVERED[rows[0].recovery].format(**{name: events[name] for name in ("request", "duplicate", "asked")})
+        yield f"  {task:12} {rows[0].recovery:13} {done} of {len(rows)} done · {faults}: {how}"
+
+
+MET = {"kill": "killed in the middle", "dropped": "paid and hung up on", "lost": "hung up on and not paid"}
+RECOVERED = {
+    "transactional": "rolled back by the server and run again",
+    "idempotent": "asked for again under the same key, and answered {duplicate} times from what was done",
+    "probe": "the provider was asked {asked} times what became of it",
+    "manual": "left for a person, in the inbox",
+}
 
 
 def summarise(

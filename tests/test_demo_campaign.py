@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import csv
+import os
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from demo_project.campaign import gateway, tasks
 from demo_project.campaign.loading import load, read_recipients
-from demo_project.campaign.models import Campaign, Coupon, Recipient
-from demo_project.campaign.tasks import issue_once, send_coupon
-from pgqueue import Bury, Retry
-from pgqueue.models import Job
-
-CONTEXT = SimpleNamespace(operation_key="coupon:7:1", fence=3)
+from demo_project.campaign.models import Campaign, Coupon, Credit, Payout, Recipient
+from demo_project.campaign.tasks import issue_once
+from pgqueue.models import Effect, Job
+from pgqueue.probing import ask_next
+from tests.inline import row, work, work_through_retries
 
 
 @pytest.fixture
@@ -117,58 +123,166 @@ def test_workers_at_once_issue_one_coupon(campaign: Campaign) -> None:
     assert codes == {Coupon.objects.get().code}
 
 
-@pytest.mark.django_db
-def test_the_coupon_is_sent_under_the_operation_key_and_marked(campaign: Campaign, provider: Callable) -> None:
+@pytest.fixture
+def coupon_job(recipients: Path) -> int:
+    """A campaign of one recipient; returns the coupon's job."""
+    recipients.write_text("user_id,name,phone\n1,Ada,+447700900001\n")
+    return load(recipients, campaign_name="Autumn sale").job_ids[0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_coupon_is_sent_under_the_operation_key_and_marked(coupon_job: int, provider: Callable) -> None:
     calls = provider("msg-1")
 
-    send_coupon.func(CONTEXT, 1, campaign.pk)
+    work()
 
-    assert calls == [("+447700900001", "coupon:7:1:sms", 3)]
-    coupon = Coupon.objects.get()
+    job, coupon = row(coupon_job), Coupon.objects.get()
+    assert job.state == "succeeded"
+    assert calls == [("+447700900001", f"coupon:{coupon.campaign_id}:1:sms", job.fence)]
     assert (coupon.sms_message_id, coupon.sent_at is None) == ("msg-1", False)
 
 
-@pytest.mark.django_db
-def test_a_coupon_that_is_marked_sent_is_not_sent_again(campaign: Campaign, provider: Callable) -> None:
-    calls = provider("msg-1")
+@pytest.mark.django_db(transaction=True)
+def test_a_throttled_coupon_waits_as_long_as_asked(coupon_job: int, provider: Callable) -> None:
+    provider(gateway.ThrottledError(3600))
 
-    send_coupon.func(CONTEXT, 1, campaign.pk)
-    send_coupon.func(CONTEXT, 1, campaign.pk)
+    work()
 
-    assert len(calls) == 1
-
-
-@pytest.mark.django_db
-def test_a_throttled_coupon_waits_as_long_as_asked(campaign: Campaign, provider: Callable) -> None:
-    provider(gateway.ThrottledError(4))
-
-    with pytest.raises(Retry) as caught:
-        send_coupon.func(CONTEXT, 1, campaign.pk)
-
-    assert caught.value.after_seconds == 4
-    assert Coupon.objects.get().sms_message_id is None
+    job = row(coupon_job)
+    assert (job.state, job.unknown_effects, job.last_error_class) == ("retrying", 0, "pgqueue.exceptions.Retry")
+    assert job.run_at > timezone.now() + timedelta(minutes=59)
 
 
-@pytest.mark.django_db
-def test_a_refused_coupon_is_buried(campaign: Campaign, provider: Callable) -> None:
+@pytest.mark.django_db(transaction=True)
+def test_a_refused_coupon_is_buried(coupon_job: int, provider: Callable) -> None:
     provider(gateway.RefusedError(422, "no such number"))
 
-    with pytest.raises(Bury, match="422, no such number"):
-        send_coupon.func(CONTEXT, 1, campaign.pk)
+    work()
+
+    job = row(coupon_job)
+    assert (job.state, job.unknown_effects) == ("dead", 0)
+    assert "422, no such number" in job.last_error
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_provider_that_hangs_up_is_asked_again_under_the_same_key(coupon_job: int, provider: Callable) -> None:
+    calls = provider(gateway.UnavailableError("hung up"))
+    work()
+    assert (row(coupon_job).state, row(coupon_job).unknown_effects) == ("retrying", 1)
+
+    calls += provider("msg-1")
+    work_through_retries()
+
+    assert row(coupon_job).state == "succeeded"
+    assert Coupon.objects.get().sms_message_id == "msg-1"
+
+
+class Payments:
+    """The provider's side of payments: what it did, and what it does wrong at the first request under each key."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        self.asked: list[str] = []
+        self.done: list[str] = []
+
+    def pay(self, account: str, cents: int, *, idempotency_key: str, fence: int) -> str:
+        self.asked.append(idempotency_key)
+        is_first = len(self.asked) == 1
+        if not (is_first and self.fault == "loses") and idempotency_key not in self.done:
+            self.done.append(idempotency_key)
+        if is_first:
+            raise gateway.UnavailableError("hung up")
+        return "pay-1"
+
+    def find(self, page: str, key: str) -> str | None:
+        assert page == "payments"
+        return "pay-1" if key in self.done else None
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("fault", ["hangs-up", "loses"])
+@pytest.mark.parametrize("task", ["pay_again", "pay_and_ask", "pay_by_hand"])
+def test_a_payout_whose_outcome_is_unknown_recovers_as_its_task_declares(
+    task: str, fault: str, recipients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payouts = tmp_path / "payouts.csv"
+    payouts.write_text(f"user_id,task,cents,account\n1,{task},500,acct-1.{fault}\n")
+    payments = Payments(fault)
+    monkeypatch.setattr(tasks.gateway, "pay", payments.pay)
+    monkeypatch.setattr(tasks.gateway, "find", payments.find)
+    *_, job_id = load(recipients, campaign_name="Autumn sale", payouts=payouts).job_ids
+
+    work(queues=("payouts",))
+    assert row(job_id).unknown_effects == 1
+    Effect.objects.update(deadline_at=timezone.now() - timedelta(seconds=1))
+    Job.objects.filter(probe_at__isnull=False).update(probe_at=timezone.now())
+    with connections["default"].cursor() as cursor:
+        ask_next(lambda: nullcontext(cursor.connection), worker_id=-1, tasks=[tasks.pay_and_ask.module_path])
+    Job.objects.filter(state="retrying").update(run_at=timezone.now())
+    work(queues=("payouts",))
+
+    requests = {"pay_again": 2, "pay_and_ask": 1 if fault == "hangs-up" else 2, "pay_by_hand": 1}[task]
+    assert len(payments.asked) == requests
+    assert len(set(payments.asked)) == 1
+    payout, waits = Payout.objects.get(), task == "pay_by_hand"
+    assert (row(job_id).state, payout.payment_id) == (("unknown", None) if waits else ("succeeded", "pay-1"))
+    assert len(payments.done) == (0 if waits and fault == "loses" else 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_credit_and_its_job_are_there_together(
+    recipients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payouts = tmp_path / "payouts.csv"
+    payouts.write_text("user_id,task,cents,account\n1,give_credit,500,acct-1\n")
+    answers = [gateway.UnavailableError("hung up"), None]
+
+    def check(account: str, *, key: str, fence: int) -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    monkeypatch.setattr(tasks.gateway, "check", check)
+    *_, job_id = load(recipients, campaign_name="Autumn sale", payouts=payouts).job_ids
+    work(queues=("payouts",))
+    assert (row(job_id).state, Credit.objects.count()) == ("retrying", 0)
+
+    Job.objects.filter(pk=job_id).update(run_at=timezone.now())
+    work(queues=("payouts",))
+
+    assert (row(job_id).state, Credit.objects.count()) == ("succeeded", 1)
+
+
+def test_every_shipped_payout_has_an_account_of_its_own_and_two_wait_for_a_person() -> None:
+    with (Path(tasks.__file__).parents[1] / "payouts.csv").open() as file:
+        rows = list(csv.DictReader(file))
+
+    assert len({row["account"] for row in rows}) == len({row["user_id"] for row in rows}) == len(rows)
+    assert Counter(row["task"] for row in rows).keys() == {"give_credit", "pay_again", "pay_and_ask", "pay_by_hand"}
+    assert sum(row["task"] == "pay_by_hand" and "." in row["account"] for row in rows) == 2
+
+
+def test_where_the_provider_forgets_keys_it_is_asked() -> None:
+    script = (
+        "import django; django.setup(); from demo_project.campaign import tasks;"
+        " print(tasks.send_coupon.recovery, tasks.pay_again.recovery)"
+    )
+    environment = {"DJANGO_SETTINGS_MODULE": "demo_project.settings", "DATABASE_URL": "postgresql:///unused"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment, "PROVIDER_KEEPS_KEYS": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["probe", "probe"]
 
 
 @pytest.mark.django_db
-def test_a_failing_provider_is_left_to_the_queue(campaign: Campaign, provider: Callable) -> None:
-    provider(gateway.UnavailableError("hung up"))
-
-    with pytest.raises(gateway.UnavailableError):
-        send_coupon.func(CONTEXT, 1, campaign.pk)
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("model", ["recipient", "campaign", "coupon"])
+@pytest.mark.parametrize("model", ["recipient", "campaign", "coupon", "payout", "credit"])
 def test_the_admin_lists_what_there_is(admin_client: Client, campaign: Campaign, model: str) -> None:
     issue_once(1, campaign.pk)
+    Payout.objects.create(user_id=1, campaign=campaign, account="acct-1", cents=500)
+    Credit.objects.create(user_id=1, campaign=campaign, cents=500)
 
     page = admin_client.get(reverse(f"admin:campaign_{model}_changelist"))
 

@@ -132,6 +132,55 @@ def test_without_idempotency_every_request_has_an_effect(start: Start) -> None:
     assert provider.counts() == {"request": 2, "effect": 2}
 
 
+@pytest.mark.parametrize(
+    ("ending", "counts"),
+    [
+        ("", {"request": 2, "effect": 1, "duplicate": 1}),
+        (".hangs-up", {"request": 2, "effect": 1, "dropped": 1, "duplicate": 1}),
+        (".loses", {"request": 2, "lost": 1, "effect": 1}),
+        (".kills", {"request": 2, "effect": 1, "kill": 1, "duplicate": 1}),
+    ],
+)
+def test_an_account_says_what_goes_wrong_the_first_time(
+    start: Start, victim: subprocess.Popen[bytes], ending: str, counts: dict[str, int]
+) -> None:
+    provider = start()
+    headers = {"Idempotency-Key": "p1", "X-Worker-Pid": str(victim.pid)}
+    payment = {"to": f"acct-1{ending}", "text": "500"}
+
+    if ending in (".hangs-up", ".loses"):
+        with pytest.raises(http.client.RemoteDisconnected):
+            provider.post("/payments", payment, **headers)
+    else:
+        provider.post("/payments", payment, **headers)
+
+    status, body, _ = provider.post("/payments", payment, **headers)
+    assert (status, body) == (201 if ending == ".loses" else 200, {"message_id": "pay-000001"})
+    assert provider.counts() == counts
+    assert (victim.poll() if ending != ".kills" else victim.wait(timeout=10)) == (-9 if ending == ".kills" else None)
+
+
+def test_what_was_done_under_a_key_can_be_looked_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = start()
+    provider.post("/payments", {"to": "acct-1", "text": "500"}, **{"Idempotency-Key": "payout:1:1:pay"})
+    monkeypatch.setenv("SMS_PROVIDER_URL", provider.url)
+
+    assert gateway.find("payments", "payout:1:1:pay") == "pay-000001"
+    assert gateway.find("payments", "payout:1:2:pay") is None
+    assert provider.counts() == {"request": 1, "effect": 1, "asked": 2}
+
+
+def test_a_check_of_an_account_does_nothing_to_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = start()
+    monkeypatch.setenv("SMS_PROVIDER_URL", provider.url)
+
+    gateway.check("acct-1", key="k1", fence=1)
+    with pytest.raises(gateway.RefusedError, match="422"):
+        gateway.check("nobody", key="k2", fence=1)
+
+    assert provider.counts() == {"request": 2, "refused": 1}
+
+
 def test_a_key_of_another_message_is_refused(start: Start) -> None:
     provider = start()
     provider.send("k1", text="hello")
@@ -351,3 +400,54 @@ class TestCheck:
     def test_other_campaigns_do_not_count(self) -> None:
         effects = [*self.sent, ("coupon:70:1:sms", "+441", "m3")]
         assert self.check(effects, [(1, "m1"), (2, "m2")]) == {}
+
+
+class TestCheckPayouts:
+    """Each payout and its job against the ledger."""
+
+    accounts = {1: "acct-1", 2: "acct-2"}
+
+    def check(self, effects: list[tuple[str, str]], *rows: ledger.PayoutRow) -> dict[int, str]:
+        entries = [{"event": "effect", "key": "payout:7:pay", "to": to, "message_id": m} for to, m in effects]
+        return ledger.check_payouts(
+            entries, key_prefix="payout:7:", accounts=self.accounts, by_hand=[2], payouts=[*rows]
+        )
+
+    def paid(self, **given: Any) -> ledger.PayoutRow:
+        usual = {"job_id": 10, "user_id": 1, "task": "pay", "recovery": "probe", "state": "succeeded"}
+        return ledger.PayoutRow(**({**usual, "payment_id": "p1", "credits": 0} | given))
+
+    def waiting(self, **given: Any) -> ledger.PayoutRow:
+        return self.paid(**({"user_id": 2, "state": "unknown", "payment_id": None} | given))
+
+    @pytest.mark.parametrize("effects", [[], [("acct-2", "p2")]])
+    def test_one_payment_each_agrees_and_so_does_one_that_waits_whatever_came_of_it(self, effects: Any) -> None:
+        assert self.check([("acct-1", "p1"), *effects], self.paid(), self.waiting()) == {}
+
+    def test_a_second_payment_differs(self) -> None:
+        differing = self.check([("acct-1", "p1"), ("acct-1", "p3")], self.paid(), self.waiting())
+        assert differing == {1: "2 payments instead of 1: p1, p3"}
+
+    def test_a_second_payment_of_one_that_waits_differs(self) -> None:
+        effects = [("acct-1", "p1"), ("acct-2", "p2"), ("acct-2", "p3")]
+        assert self.check(effects, self.paid(), self.waiting()) == {2: "2 payments instead of 1: p2, p3"}
+
+    def test_a_payment_that_never_was_differs(self) -> None:
+        assert self.check([], self.paid(), self.waiting()) == {1: "0 payments instead of 1: none"}
+
+    def test_a_payment_under_another_name_differs(self) -> None:
+        differing = self.check([("acct-1", "p9")], self.paid(), self.waiting())
+        assert differing == {1: "the shop knows of payment p1, the provider of p9"}
+
+    def test_a_job_that_should_wait_or_should_not_differs(self) -> None:
+        differing = self.check([("acct-1", "p1")], self.paid(state="unknown"), self.waiting(state="succeeded"))
+        assert differing == {1: "job 10 is unknown", 2: "job 10 is succeeded"}
+
+    @pytest.mark.parametrize(("credits", "differing"), [(1, {}), (2, {1: "2 credits instead of 1"})])
+    def test_a_credit_is_there_once(self, credits: int, differing: dict[int, str]) -> None:
+        given = self.paid(recovery="transactional", payment_id=None, credits=credits)
+        assert self.check([], given, self.waiting()) == differing
+
+    def test_a_missing_and_a_strange_payout_differ(self) -> None:
+        differing = self.check([("acct-1", "p1")], self.paid(), self.waiting(user_id=3))
+        assert differing == {2: "has no payout", 3: "has a payout and is not on the list"}

@@ -1,11 +1,12 @@
-"""Client of the SMS provider: one call, and errors that say what the caller can do about it."""
+"""Client of the provider of messages and payments, and errors that say what the caller can do about it."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 TIMEOUT_SECONDS = 10
 
@@ -14,7 +15,7 @@ class ThrottledError(Exception):
     """The provider asks to come back later; nothing was sent."""
 
     def __init__(self, retry_after_seconds: int) -> None:
-        super().__init__(f"the SMS provider is busy, try again in {retry_after_seconds} s")
+        super().__init__(f"the provider is busy, try again in {retry_after_seconds} s")
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -22,12 +23,12 @@ class RefusedError(Exception):
     """The provider will never accept this request; nothing was sent."""
 
     def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"the SMS provider refused: {status}, {reason}")
+        super().__init__(f"the provider refused: {status}, {reason}")
         self.status = status
 
 
 class UnavailableError(ConnectionError):
-    """The provider failed or hung up: whether a message was sent is unknown."""
+    """The provider failed or hung up: whether it did what it was asked for is unknown."""
 
 
 def send(to: str, text: str, *, idempotency_key: str, fence: int) -> str:
@@ -36,35 +37,64 @@ def send(to: str, text: str, *, idempotency_key: str, fence: int) -> str:
     The provider sends once per `idempotency_key` and answers later calls with the first id. `fence` lets it
     refuse a worker that has lost its job to another one meanwhile.
     """
+    message_id: str = _post("/messages", to, text, key=idempotency_key, fence=fence)["message_id"]
+    return message_id
+
+
+def pay(account: str, cents: int, *, idempotency_key: str, fence: int) -> str:
+    """Pay to an account and return the provider's id of the payment; key and fence are as those of a message."""
+    payment_id: str = _post("/payments", account, str(cents), key=idempotency_key, fence=fence)["message_id"]
+    return payment_id
+
+
+def check(account: str, *, key: str, fence: int) -> None:
+    """Raise `RefusedError` unless the account is open. Nothing happens to it."""
+    _post("/checks", account, "", key=key, fence=fence)
+
+
+def find(page: str, key: str) -> str | None:
+    """Return what was done first under a key, None when nothing was. `page` is messages or payments."""
+    response, content = _request("GET", f"/{page}/{quote(key, safe='')}", None, {})
+    if response.status == 404:
+        return None
+    found: str = _read(response, content)["id"]
+    return found
+
+
+def _post(path: str, to: str, text: str, *, key: str, fence: int) -> Any:
     headers = {
         "Content-Type": "application/json",
-        "Idempotency-Key": idempotency_key,
+        "Idempotency-Key": key,
         "X-Fence": str(fence),
         # The simulated provider chooses when a worker dies, and has to know which one is asking.
         "X-Worker-Pid": str(os.getpid()),
     }
-    response, content = _post("/messages", json.dumps({"to": to, "text": text}), headers)
+    return _read(*_request("POST", path, json.dumps({"to": to, "text": text}), headers))
+
+
+def _read(response: http.client.HTTPResponse, content: bytes) -> Any:
     if response.status == 429:
         raise ThrottledError(int(response.headers.get("Retry-After", "1")))
     if response.status >= 500:
-        raise UnavailableError(f"the SMS provider answered {response.status}")
+        raise UnavailableError(f"the provider answered {response.status}")
     body = json.loads(content)
     if response.status >= 400:
         raise RefusedError(response.status, body["error"])
-    message_id: str = body["message_id"]
-    return message_id
+    return body
 
 
-def _post(path: str, body: str, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
+def _request(
+    method: str, path: str, body: str | None, headers: dict[str, str]
+) -> tuple[http.client.HTTPResponse, bytes]:
     url = os.environ.get("SMS_PROVIDER_URL")
     if not url:
         raise UnavailableError("SMS_PROVIDER_URL is not set; `python -m demo_project.demo` sets it")
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_SECONDS)
     try:
-        connection.request("POST", path, body, headers)
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         return response, response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise UnavailableError(f"the SMS provider hung up or is not there: {error}") from error
+        raise UnavailableError(f"the provider hung up or is not there: {error}") from error
     finally:
         connection.close()

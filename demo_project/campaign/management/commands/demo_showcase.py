@@ -1,4 +1,4 @@
-"""Rows to look at: jobs in every state, a paused queue, a silent worker, outcomes that nobody knows."""
+"""Rows to look at: jobs in every state, a paused queue, a silent worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from django.db import transaction
 from django.utils import timezone
 
-from pgqueue.models import Attempt, Effect, Job, JobPayload, MinuteStat, Queue, Worker
+from pgqueue.models import Job, MinuteStat, Queue, Worker
 
 TASK = "shop.tasks.charge_card"
 """No worker of the demo knows it: what is shown stays as it is."""
@@ -19,14 +19,14 @@ MINUTES = 180
 
 
 class Command(BaseCommand):
-    help = "Add jobs in every state, a paused queue, a silent worker and two unknown outcomes, once."
+    help = "Add jobs in every state, a paused queue and a silent worker, once."
 
     def handle(self, **options: Any) -> str:
         """Write the rows, and return what to look at first."""
         with transaction.atomic():
             if not Queue.objects.filter(name="payments").exists():
                 _fill(timezone.now())
-        return "two outcomes are unknown, queue “emails” is paused, a worker is silent, 300 cards were declined"
+        return "queue “emails” is paused, a worker is silent, 300 cards were declined"
 
 
 def _fill(now: datetime) -> None:
@@ -63,10 +63,6 @@ def _fill(now: datetime) -> None:
             ),
         ]
     )
-    unknown = Job.objects.bulk_create([_unknown(now, minutes) for minutes in (41, 12)])
-    Effect.objects.bulk_create([_charge(job) for job in unknown])
-    Attempt.objects.bulk_create([_lost(job) for job in unknown])
-    JobPayload.objects.bulk_create([JobPayload(job_id=job.pk, kwargs={"order": 5531}) for job in unknown])
     MinuteStat.objects.bulk_create([stat for minute in range(1, MINUTES) for stat in _stats(now, minute)])
 
 
@@ -102,49 +98,6 @@ def _dead(now: datetime, number: int) -> Job:
         finished_at=ended,
         last_error_class=ERROR,
         last_error="The provider does not answer.",
-    )
-
-
-def _unknown(now: datetime, minutes: int) -> Job:
-    at = now - timedelta(minutes=minutes)
-    return _job(
-        now,
-        state="unknown",
-        stage="outcome_unknown",
-        unknown_effects=1,
-        lease_losses=1,
-        lane=2,
-        fence=-minutes,
-        claimed_at=at,
-    )
-
-
-def _charge(job: Job) -> Effect:
-    return Effect(
-        job_id=job.pk,
-        fence=job.fence,
-        first_called_at=job.claimed_at,
-        called_at=job.claimed_at,
-        deadline_at=job.claimed_at,
-        attempt=1,
-        name="charge",
-        stage="outcome_unknown",
-        operation_key=f"order:5531:{job.pk}:charge",
-    )
-
-
-def _lost(job: Job) -> Attempt:
-    at = job.claimed_at
-    assert at is not None
-    return Attempt(
-        job_id=job.pk,
-        fence=job.fence,
-        claimed_at=at,
-        started_at=at,
-        ended_at=at + timedelta(seconds=60),
-        number=1,
-        outcome="lost",
-        stage="outcome_unknown",
     )
 
 
