@@ -3,11 +3,14 @@
 -- Guard: the row is still waiting, of this lane and queue, due, of a task this worker knows; nobody holds
 -- its lock; its queue is not paused; neither its queue nor its task is bound in the snapshot of this statement, so
 -- that a pause or a limit holds for every claim begun after its commit. What is bound, `pick_bound.sql` proposes.
--- Order: priority from high to low, or from the lowest up; queues of one priority take turns by chance, and tasks of
--- one queue and priority by the age of their oldest due job; then run_at, then id.
+-- Order: priority from high to low, or from the lowest up; then run_at, then id, whatever the queue and the task.
 -- The walk over live (queue, priority, task) groups, each found with its oldest row by one step of the index, keeps
--- future rows of a higher priority, and rows of tasks that are unknown here, out of the way; rows are locked one by one
--- under the outer LIMIT: no sort stands above the lock, none is locked in vain.
+-- future rows of a higher priority, and rows of tasks that are unknown here, out of the way.
+-- A priority with one group is read in its order. Of several, `merged` reads so many of the oldest rows of each without
+-- a lock, sorts them, and gives them away up to the first that may not be followed by the next: the last one read of
+-- its group. From there it reads on, if it has to.
+-- Rows are locked one by one under the outer LIMIT: no sort stands above the lock, none is locked in vain.
+-- COALESCE hides the state from partial indexes: see `claim_picked.sql`.
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload, in that order.
 WITH RECURSIVE groups (scope, queue, priority, task, first_at) AS (
@@ -38,14 +41,13 @@ WITH RECURSIVE groups (scope, queue, priority, task, first_at) AS (
     ) AS next
     WHERE groups.scope IS NULL OR next.queue = groups.scope
 ),
-dice (face) AS MATERIALIZED (
-    SELECT random()::text
-),
-free (queue, turn, priority, task, first_at) AS MATERIALIZED (
-    SELECT groups.queue, hashtext(groups.queue || dice.face), groups.priority, groups.task, groups.first_at
+levels (priority, queues, tasks, most) AS MATERIALIZED (
+    SELECT
+        groups.priority, array_agg(groups.queue), array_agg(groups.task),
+        2 * %(limit)s::int / count(*) + LEAST(%(limit)s::int, 8)
     FROM groups
-    CROSS JOIN dice
-    WHERE groups.task = ANY (%(tasks)s::text[])
+    WHERE groups.first_at <= statement_timestamp()
+        AND groups.task = ANY (%(tasks)s::text[])
         AND groups.queue <> ALL (%(excluded)s::text[])
         AND NOT EXISTS (
             SELECT
@@ -60,28 +62,73 @@ free (queue, turn, priority, task, first_at) AS MATERIALIZED (
             WHERE bound.id IN ('queue:' || groups.queue, 'task:' || groups.task)
                 AND (bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL)
         )
+    GROUP BY groups.priority
+    ORDER BY CASE WHEN %(from_lowest)s::bool THEN groups.priority ELSE -groups.priority END
 ),
 candidates AS MATERIALIZED (
     SELECT due.id
-    FROM (
-        SELECT free.queue, free.priority, free.task
-        FROM free
-        WHERE free.first_at <= statement_timestamp()
-        ORDER BY
-            CASE WHEN %(from_lowest)s::bool THEN free.priority ELSE -free.priority END, free.turn, free.first_at
-    ) AS level
+    FROM levels AS level
     CROSS JOIN LATERAL (
-        SELECT job.id
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying')
-            AND job.lane = 0
-            AND job.queue = level.queue
-            AND job.priority * -1 = level.priority * -1
-            AND job.task = level.task
-            AND job.run_at <= statement_timestamp()
-        ORDER BY job.run_at, job.id
-        LIMIT %(limit)s::int
-        FOR NO KEY UPDATE SKIP LOCKED
+        SELECT single.id
+        FROM (
+            SELECT job.id
+            FROM pgqueue_job AS job
+            WHERE job.state IN ('pending', 'retrying')
+                AND job.lane = 0
+                AND job.queue = level.queues[1]
+                AND job.priority * -1 = level.priority * -1
+                AND job.task = level.tasks[1]
+                AND job.run_at <= statement_timestamp()
+            ORDER BY job.run_at, job.id
+            LIMIT %(limit)s::int
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS single
+        WHERE cardinality(level.tasks) = 1
+        UNION ALL
+        SELECT several.id
+        FROM (
+            WITH RECURSIVE merged (id, run_at, is_cut) AS (
+                SELECT 0::bigint, '-infinity'::timestamptz, true
+                UNION ALL
+                SELECT ahead.id, ahead.run_at, ahead.is_cut
+                FROM merged
+                CROSS JOIN LATERAL (
+                    SELECT
+                        oldest.id, oldest.run_at, oldest.rank = level.most AS is_cut,
+                        count(*) FILTER (WHERE oldest.rank = level.most) OVER (
+                            ORDER BY oldest.run_at, oldest.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                        ) AS cuts
+                    FROM unnest(level.queues, level.tasks) AS of_group (queue, task)
+                    CROSS JOIN LATERAL (
+                        SELECT job.id, job.run_at, row_number() OVER (ORDER BY job.run_at, job.id) AS rank
+                        FROM pgqueue_job AS job
+                        WHERE job.state IN ('pending', 'retrying')
+                            AND job.lane = 0
+                            AND job.queue = of_group.queue
+                            AND job.priority * -1 = level.priority * -1
+                            AND job.task = of_group.task
+                            AND job.run_at <= statement_timestamp()
+                            AND (job.run_at, job.id) > (merged.run_at, merged.id)
+                        ORDER BY job.run_at, job.id
+                        LIMIT level.most
+                    ) AS oldest
+                ) AS ahead
+                WHERE merged.is_cut AND ahead.cuts = 0
+            )
+            SELECT locked.id
+            FROM merged
+            CROSS JOIN LATERAL (
+                SELECT job.id
+                FROM pgqueue_job AS job
+                WHERE job.id = merged.id
+                    AND coalesce(job.state IN ('pending', 'retrying'), FALSE)
+                    AND job.lane = 0
+                    AND job.run_at <= statement_timestamp()
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS locked
+            WHERE merged.id <> 0
+        ) AS several
+        WHERE cardinality(level.tasks) > 1
     ) AS due
     LIMIT %(limit)s::int
 ),

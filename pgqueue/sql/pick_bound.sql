@@ -3,7 +3,7 @@
 -- One transaction with `claim_picked.sql`, which decides under a new snapshot: this one only proposes.
 -- Guard: at most one row per (queue, shard_key), none while a job of the key runs, and only with the locks of its
 -- limits and the key's transaction lock, which are tried and never waited for.
--- Order: priority from high to low, or from the lowest up; then run_at, then id.
+-- Order: priority from high to low, or from the lowest up; then run_at, then id, whatever the queue and the task.
 -- Keys and limits that an earlier round of the same claim was refused are left out, so that others get their turn.
 -- Returns: id, queue and key of the heads looked at, whether all locks were got, the limits locked and those missed.
 -- First a row without id, as `pick_laned.sql` has it: this walk never breaks off.
@@ -27,13 +27,9 @@ WITH RECURSIVE walked (queue, priority, task, first_at) AS (
         LIMIT 1
     ) AS next
 ),
-dice (face) AS MATERIALIZED (
-    SELECT random()::text
-),
-groups (queue, turn, priority, task) AS MATERIALIZED (
-    SELECT walked.queue, hashtext(walked.queue || dice.face), walked.priority, walked.task
+groups (queue, priority, task) AS MATERIALIZED (
+    SELECT walked.queue, walked.priority, walked.task
     FROM walked
-    CROSS JOIN dice
     WHERE walked.first_at <= statement_timestamp()
         AND (%(queues)s::text[] IS NULL OR walked.queue = ANY (%(queues)s::text[]))
         AND walked.queue <> ALL (%(excluded)s::text[])
@@ -98,7 +94,7 @@ slots (free) AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT
-        head.id, head.queue, head.shard_key, head.run_at, head.priority, groups.turn,
+        head.id, head.queue, head.shard_key, head.run_at, head.priority,
         ARRAY[
             'queue:' || head.queue, 'task:' || head.task, 'tenant:' || head.tenant, 'resource:' || head.resource
         ] AS ids
@@ -143,7 +139,7 @@ due AS MATERIALIZED (
 ),
 heads AS MATERIALIZED (
     SELECT DISTINCT ON (due.queue, COALESCE(due.shard_key, due.id::text))
-        due.id, due.queue, due.shard_key, due.run_at, due.priority, due.turn, due.ids
+        due.id, due.queue, due.shard_key, due.run_at, due.priority, due.ids
     FROM due
     ORDER BY due.queue, COALESCE(due.shard_key, due.id::text), due.priority DESC, due.run_at, due.id
 ),
@@ -159,7 +155,7 @@ chosen AS MATERIALIZED (
                 heads.id, heads.queue, heads.shard_key, heads.ids,
                 row_number() OVER (
                     ORDER BY
-                        CASE WHEN %(from_lowest)s::bool THEN heads.priority ELSE -heads.priority END, heads.turn,
+                        CASE WHEN %(from_lowest)s::bool THEN heads.priority ELSE -heads.priority END,
                         heads.run_at, heads.id
                 ) AS place
             FROM heads

@@ -40,6 +40,7 @@ from tests.statements.doing import (
     WORKER,
     claim_ids,
     claim_picked,
+    claimant,
     columns,
     end,
     ending,
@@ -50,6 +51,7 @@ from tests.statements.doing import (
 )
 
 ADA = Actor(id="1", name="ada")
+OTHER_TASK = "tests.testapp.tasks.multiply"
 UNKNOWN_EFFECT = {"stage": Stage.OUTCOME_UNKNOWN, "unknown_effects": 1}
 
 
@@ -96,11 +98,63 @@ def left_by_the_claim(**shape):
     return scenario
 
 
+def left_by_the_claim_of_several(**shape):
+    def scenario(sessions):
+        """The same among several tasks, whose rows are merged."""
+        free = [JobFactory(task=task) for task in (TASK, OTHER_TASK)]
+        left = JobFactory(**shape)
+        with untouched(left):
+            claimed = claim_ids(sessions.main, tasks=(TASK, OTHER_TASK), excluded=("excluded",))
+            assert claimed == [job.id for job in free]
+
+    scenario.__name__ = "left_by_the_claim_of_several_" + "_".join(shape)
+    return scenario
+
+
 def claim_passes_over_a_lock(sessions):
     held, free = JobFactory(priority=1), JobFactory()
     with sessions.other.transaction():
         lock(sessions.other, held)
         assert at_once(sessions, claim_ids) == [free.id]
+
+
+def claim_of_several_passes_over_a_lock(sessions):
+    held, *free = [JobFactory(task=task) for task in (TASK, OTHER_TASK, TASK)]
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert at_once(sessions, claim_ids, tasks=(TASK, OTHER_TASK)) == [job.id for job in free]
+
+
+CLAIMS_PASS_OVER_A_LOCK = (claim_passes_over_a_lock, claim_of_several_passes_over_a_lock)
+
+
+def left_when_it_changed_before_the_lock(change):
+    def scenario(sessions):
+        """The claim is stopped where it reads the rows: after its snapshot, and before it locks any."""
+        changed, free = JobFactory(), JobFactory(task=OTHER_TASK)
+        stop = "AND job.priority * -1 = level.priority * -1"
+        text = load("claim").replace(stop, f"{stop} AND pg_advisory_xact_lock_shared(7) IS NOT NULL")
+        params = {**claimant(tasks=(TASK, OTHER_TASK)).params(), "limit": 5, "from_lowest": False}
+        with sessions.other.transaction():
+            sessions.other.execute("SELECT pg_advisory_xact_lock(7)")
+            claimed = sessions.in_background(sessions.main.execute, text, params)
+            sessions.wait_until_blocking(sessions.other)
+            sessions.other.execute(f"UPDATE pgqueue_job SET {change} WHERE id = %s", [changed.id])
+        assert [row[0] for row in claimed.result().fetchall()] == [free.id]
+
+    scenario.__name__ = f"left_when_it_changed_before_the_lock_{change.split()[0]}"
+    return scenario
+
+
+def claim_of_several_tasks_goes_by_age(sessions):
+    """The oldest rows of one task are locked, more of them than one step of the merge reads."""
+    ages = [(TASK, 50), *((OTHER_TASK, 40 - number) for number in range(12)), (TASK, 20), (OTHER_TASK, 10)]
+    jobs = [JobFactory(task=task, run_at=from_now(-age)) for task, age in ages]
+    with sessions.other.transaction():
+        for job in jobs[1:11]:
+            lock(sessions.other, job)
+        claimed = at_once(sessions, claim_ids, tasks=(TASK, OTHER_TASK), limit=3)
+        assert claimed == [jobs[number].id for number in (0, 11, 12)]
 
 
 # the laned claim

@@ -26,26 +26,51 @@ CLAIM = [
         "claim",
         "the row is still waiting",
         cut(
-            "WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = level.queue",
-            "WHERE job.lane = 0 AND job.queue = level.queue",
+            "WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = level",
+            "WHERE job.lane = 0 AND job.queue = level",
         ),
         s.left_by_the_claim(unknown=True, lease_losses=0, lane=Lane.PLAIN, unknown_effects=0),
     ),
     Mutant(
         "claim",
+        "the row is still waiting",
+        cut("AND coalesce(job.state IN ('pending', 'retrying'), FALSE)"),
+        s.left_when_it_changed_before_the_lock("state = 'unknown'"),
+    ),
+    Mutant(
+        "claim",
         "of this lane",
-        cut("AND job.lane = 0 AND job.queue = level.queue", "AND job.queue = level.queue"),
+        cut("AND job.lane = 0 AND job.queue = level", "AND job.queue = level"),
         s.left_by_the_claim(tenanted=True),
     ),
-    Mutant("claim", "and queue", cut("AND job.queue = level.queue"), s.left_by_the_claim(queue="excluded")),
+    Mutant(
+        "claim",
+        "of this lane",
+        cut("AND job.lane = 0 AND job.run_at", "AND job.run_at"),
+        s.left_when_it_changed_before_the_lock("lane = 1, tenant = 'acme'"),
+    ),
+    Mutant("claim", "and queue", cut("AND job.queue = level.queues[1]"), s.left_by_the_claim(queue="excluded")),
+    Mutant(
+        "claim",
+        "and queue",
+        cut("AND job.queue = of_group.queue"),
+        s.left_by_the_claim_of_several(queue="excluded"),
+    ),
     Mutant("claim", "due", cut("AND job.run_at <= statement_timestamp()"), s.left_by_the_claim(future=True)),
+    Mutant("claim", "due", cut("AND job.run_at <= statement_timestamp()"), s.left_by_the_claim_of_several(future=True)),
+    Mutant(
+        "claim",
+        "due",
+        cut("AND job.lane = 0 AND job.run_at <= statement_timestamp()", "AND job.lane = 0"),
+        s.left_when_it_changed_before_the_lock("run_at = now() + '1 day'"),
+    ),
     Mutant(
         "claim",
         "of a task this worker knows",
-        cut("groups.task = ANY (%(tasks)s::text[]) AND"),
+        cut("AND groups.task = ANY (%(tasks)s::text[])"),
         s.left_by_the_claim(task="tests.testapp.tasks.gone"),
     ),
-    Mutant("claim", "nobody holds its lock", WAITS, s.claim_passes_over_a_lock),
+    *(Mutant("claim", "nobody holds its lock", WAITS, scenario) for scenario in s.CLAIMS_PASS_OVER_A_LOCK),
     Mutant("claim", "its queue is not paused", cut(NOT_PAUSED, "WHERE false"), s.left_by_the_claim(queue="frozen")),
     Mutant(
         "claim",
@@ -58,6 +83,13 @@ CLAIM = [
         "nor its task is bound",
         cut(", 'task:' || groups.task"),
         s.left_by_the_claim(task=BOUND_TASK),
+    ),
+    *(
+        Mutant("claim", "", change, s.claim_of_several_tasks_goes_by_age)
+        for change in (
+            cut("AND ahead.cuts = 0"),
+            cut("WHERE merged.is_cut AND", "WHERE merged.id = 0 AND"),
+        )
     ),
     Mutant(
         "claim_picked",
@@ -650,7 +682,8 @@ BULK = [
 MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK]
 MUTANTS += FURTHER_GUARDS
 RACING = {
-    s.claim_passes_over_a_lock,
+    *s.CLAIMS_PASS_OVER_A_LOCK,
+    s.claim_of_several_tasks_goes_by_age,
     s.second_half_passes_over_a_lock,
     s.second_half_sees_a_job_started_after_the_pick,
     s.second_half_counts_what_was_started_after_the_pick,
@@ -667,5 +700,5 @@ RACING = {
 def needs_two_sessions(mutant):
     name = mutant.scenario.__name__
     return mutant.scenario in RACING or name.startswith(
-        ("ending_passes_over_a_lock", "verb_decides_under_the_lock", "pick_needs_the_lock")
+        ("ending_passes_over_a_lock", "verb_decides_under_the_lock", "pick_needs_the_lock", "left_when_it_changed")
     )

@@ -32,7 +32,8 @@ def statements(connection):
         "probes": [False] * len(lost_ids),
     }
     return {
-        "claim": ({**CLAIMANT, "limit": BATCH, "from_lowest": False}, True),
+        "claim of all queues": ({**CLAIMANT, "limit": BATCH, "from_lowest": False}, True),
+        "claim of one queue": ({**CLAIMANT, "limit": BATCH, "from_lowest": False, "queues": ["q1"]}, True),
         "claim of named queues": ({**CLAIMANT, "limit": BATCH, "from_lowest": False, "queues": ["q1", "q2"]}, True),
         "pick_laned": ({**CLAIMANT, **NEW_ROUND, "limit": BATCH, "lane": 1}, True),
         "pick_bound of lane 2": ({**CLAIMANT, **NEW_ROUND, "limit": 1, "lane": 2}, True),
@@ -76,7 +77,7 @@ def measure(connection, name):
     """Explain one statement, as it is sent."""
     params, guarded = statements(connection)[name]
     with undone(connection, guarded=guarded):
-        return explain(connection, name, params)
+        return explain(connection, name.split()[0], params)
 
 
 def measure_all(connection, *, always_guarded=False, generic=False):

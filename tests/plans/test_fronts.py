@@ -7,10 +7,11 @@ from tests.plans.statements import measure
 
 pytestmark = pytest.mark.django_db
 
+CLAIM = "claim of all queues"
 FRONTS = {
-    "due next week": ("claim", {"due_in": "7 days", "lane": 0, "queue": "q1", "task": TASK, "shard_key": None}),
-    "in a paused queue": ("claim", {"due_in": "-1 s", "lane": 0, "queue": "frozen", "task": TASK, "shard_key": None}),
-    "of a task unknown here": ("claim", {"due_in": "-1 s", "lane": 0, "queue": "q1", "task": GONE, "shard_key": None}),
+    "due next week": (CLAIM, {"due_in": "7 days", "lane": 0, "queue": "q1", "task": TASK, "shard_key": None}),
+    "in a paused queue": (CLAIM, {"due_in": "-1 s", "lane": 0, "queue": "frozen", "task": TASK, "shard_key": None}),
+    "of a task unknown here": (CLAIM, {"due_in": "-1 s", "lane": 0, "queue": "q1", "task": GONE, "shard_key": None}),
     "of a busy key": ("pick_laned", {"due_in": "-1 s", "lane": 1, "queue": "q1", "task": TASK, "shard_key": "busy"}),
 }
 

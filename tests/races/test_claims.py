@@ -31,6 +31,7 @@ from .rows import WORKER, add_jobs, claimant, expire, snapshot
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
 
 OpenConnection = Callable[[], Connection]
+TASKS = tuple(f"tests.testapp.tasks.{name}" for name in ("add", "echo", "multiply"))
 
 
 def complete(connection: Connection, *leases: Lease) -> None:
@@ -46,14 +47,26 @@ def ids_of(leases: list[Lease]) -> list[int]:
 # -- the plain lane ----------------------------------------------------------------------------------------
 
 
+MIXED = {
+    "one task": lambda number: {},
+    "several tasks": lambda number: {"task": TASKS[number % 3]},
+    "several tasks and queues": lambda number: {"task": TASKS[number % 3], "queue": f"queue{number % 4}"},
+}
+
+
+@pytest.mark.parametrize("mixed", MIXED.values(), ids=MIXED)
 def test_ten_sessions_claim_a_thousand_jobs_once_each_and_in_order(
-    open_connection: OpenConnection, threads: ThreadPoolExecutor
+    open_connection: OpenConnection, threads: ThreadPoolExecutor, mixed: Callable[[int], dict[str, Any]]
 ) -> None:
     sessions, rounds = 10, 100
     chance = random.Random(7)
     jobs = add_jobs(
         sessions * rounds,
-        vary=lambda _: {"priority": chance.choice((-5, 0, 0, 9)), "run_at": from_now(-chance.randrange(1, 60))},
+        vary=lambda number: {
+            "priority": chance.choice((-5, 0, 0, 9)),
+            "run_at": from_now(-chance.randrange(1, 60)),
+            **mixed(chance.randrange(12)),
+        },
     )
     order = [job.id for job in Job.objects.order_by("-priority", "run_at", "id")]
     before = {job.id: job for job in jobs}
@@ -65,7 +78,7 @@ def test_ten_sessions_claim_a_thousand_jobs_once_each_and_in_order(
         got = []
         for _ in range(rounds):
             barrier.wait(PATIENCE_SECONDS)
-            got += claim(connection, claimant(WORKER + number), lane=Lane.PLAIN, limit=1)
+            got += claim(connection, claimant(WORKER + number, tasks=TASKS), lane=Lane.PLAIN, limit=1)
         return got
 
     open_connections = [open_connection() for _ in range(sessions)]
@@ -85,6 +98,33 @@ def test_ten_sessions_claim_a_thousand_jobs_once_each_and_in_order(
         row = after[lease.id]
         assert (row.worker_id, row.fence, row.version) == (lease.worker_id, lease.fence, lease.version)
         assert row.version == before[lease.id].version + 1
+
+
+@pytest.mark.parametrize("mixed", MIXED.values(), ids=MIXED)
+def test_a_batch_is_the_oldest_rows_that_nobody_holds(
+    queue_connection: Connection, second_connection: Connection, mixed: Callable[[int], dict[str, Any]]
+) -> None:
+    """Whatever the mix: what another session has locked is all that is passed over."""
+    chance = random.Random(11)
+    add_jobs(
+        600,
+        vary=lambda _: {
+            "priority": chance.choice((0, 0, 9)),
+            "run_at": from_now(-chance.randrange(1, 300)),
+            **mixed(chance.choice((0, 0, 0, 0, 0, 1, 2, 3, 7, 11))),
+        },
+    )
+    waiting = list(Job.objects.order_by("-priority", "run_at", "id").values_list("id", flat=True))
+    locked = set(waiting[:60]) | set(chance.sample(waiting, 200))
+    expected = [id for id in waiting if id not in locked]
+    with second_connection.transaction():
+        second_connection.execute("SELECT FROM pgqueue_job WHERE id = ANY (%s) FOR UPDATE", [list(locked)])
+        while expected:
+            limit = chance.choice((1, 2, 7, 30, 100))
+            leases = claim(queue_connection, claimant(tasks=TASKS), lane=Lane.PLAIN, limit=limit)
+            assert ids_of(leases) == expected[:limit]
+            del expected[:limit]
+        assert claim(queue_connection, claimant(tasks=TASKS), lane=Lane.PLAIN, limit=100) == []
 
 
 def test_concurrent_batches_share_the_jobs_out_without_overlap(
