@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, OperationalError, transaction
 from django.db.transaction import TransactionManagementError
-from django.utils.module_loading import import_string
 
 from . import conf, notifying, signalling
+from .actors import Actor as Actor
+from .actors import places
 from .exceptions import LONGEST_NAME, JobNotFoundError
 from .protocol import operating
 from .protocol.connecting import job_alias
 from .protocol.operating import AuditRow, Change, Replay
 from .refusals import IdempotencyKeyReusedError, LimitNameError, ReasonMissingError, UnknownVerbError
-from .states import FINAL, LIMIT_KINDS, WAITING, Outcome, State
+from .states import FINAL, WAITING, Outcome, State
 from .verbs import ACTIVE, VERBS, Verb, why_refused
 
 _EXPLAINED = (Outcome.REFUSED_RUNNING, Outcome.REFUSED_UNKNOWN, Outcome.REFUSED_STATE)
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """Who acts. `permissions` None may do everything: whoever has a shell of the application."""
-
-    id: str | None
-    name: str
-    permissions: frozenset[str] | None = None
-    authorizes: Callable[[str, str, str | None], bool] | None = None
-    """Whether the actor may use a verb on a queue and a task (None: on the queue itself); None asks nobody."""
-
-    @classmethod
-    def of(cls, user: Any) -> Actor:
-        """Return the actor that a Django user is; nobody may do anything where the console is read-only."""
-        codenames = {verb.permission for verb in VERBS.values()}
-        settings = conf.current()
-        held = frozenset(name for name in codenames if user.has_perm(f"pgqueue.{name}"))
-        asked = import_string(settings.console_authorize) if settings.console_authorize else None
-        return cls(
-            id=None if user.pk is None else str(user.pk),
-            name=user.get_username(),
-            permissions=frozenset() if settings.console_read_only else held,
-            authorizes=None if asked is None else partial(asked, user),
-        )
-
-    def may(self, verb: Verb) -> bool:
-        """Say whether the actor has the verb's permission."""
-        return self.permissions is None or verb.permission in self.permissions
-
-    def may_touch(self, verb: Verb, queue: str, task: str | None) -> bool:
-        """Say whether the actor may use the verb on what belongs to this queue and task."""
-        return self.authorizes is None or bool(self.authorizes(verb.name, queue, task))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +143,8 @@ def _target(verb: Verb, target_id: int | str) -> int | str:
 
 def _limit_name(verb: Verb, target_id: str) -> str:
     kind, _, name = target_id.partition(":")
-    # A queue has a pause of its own; only tenants take turns.
-    kinds = {"set_weight": ("tenant",), "pause_jobs": LIMIT_KINDS[1:], "resume_jobs": LIMIT_KINDS[1:]}
-    fitting = kinds.get(verb.name, LIMIT_KINDS)
-    if kind not in fitting or not 0 < len(name) <= LONGEST_NAME or "\0" in name:
-        raise LimitNameError(target_id, fitting)
+    if kind not in verb.limits or not 0 < len(name) <= LONGEST_NAME or "\0" in name:
+        raise LimitNameError(target_id, verb.limits)
     return target_id
 
 
@@ -200,7 +164,8 @@ def _act(alias: str, request: Request) -> Action:
             return _audited(alias, request, Outcome.REPLAYED, facts, replay=replay)
         if facts is None:
             return _audited(alias, request, Outcome.GONE, None)
-        if not request.actor.may_touch(request.verb, facts.get("queue") or facts.get("name", ""), facts.get("task")):
+        touched = places(request.verb, facts, request.params)
+        if not all(request.actor.may_touch(request.verb, *place) for place in touched):
             return _audited(alias, request, Outcome.FORBIDDEN, None)
         statement = request.verb.statement or request.verb.name
         change = operating.change(alias, statement, _statement_params(request, facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,19 +10,16 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .recovery import Facts, asks_probe, decide_break
+from . import verb_params as given_as
+from .exceptions import LONGEST_NAME
 from .refusals import VerbParamsError
-from .states import FINAL, WAITING, Recovery, Stage, State
-from .verdicts import as_json, given_up, verdict
+from .states import FINAL, LIMIT_KINDS, WAITING, Recovery, Stage, State
+from .verb_params import LONGEST_PAUSE_SECONDS, Params
 
 ACTIVE, PAUSED = "active", "paused"
 """States of a queue, and of a row of limits."""
-LARGEST_COUNT = 2**31 - 1
-LARGEST_WEIGHT = 1_000
-
-LONGEST_PAUSE_SECONDS = 10 * 366 * 86_400.0
-
-Params = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+NUMBERS = ("for_seconds", "delay_seconds", "priority")
+"""Params that are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,130 +38,48 @@ class Verb:
     params: Params = lambda facts, given: {}
     """Statement parameters from the locked row's facts and the caller's params."""
     needs: tuple[str, ...] = ()
-    """Params that must be given, each a text but `for_seconds`."""
+    """Params that must be given, each a text but those of `NUMBERS`."""
     statement: str = ""
     """Its statement, where that is not of its name."""
+    limits: tuple[str, ...] = LIMIT_KINDS
+    """Kinds of limits that it is for."""
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Raise `VerbParamsError` for params that cannot be used, before anything is looked at."""
         for name in self.needs:
-            if name == "for_seconds" and isinstance(given.get(name), int | float):
+            if name in NUMBERS and isinstance(given.get(name), int | float):
                 continue
             if not (isinstance(given.get(name), str) and given[name].strip()):
                 raise VerbParamsError(self.name, name, "is missing: give one that says something")
+        if len(given.get("queue", "")) > LONGEST_NAME:
+            raise VerbParamsError(self.name, "queue", f"is longer than {LONGEST_NAME} characters")
         seconds = given.get("for_seconds")
         # A pause that ends before it begins would be answered `applied` and stop nothing.
         if seconds is not None and not 0 < seconds <= LONGEST_PAUSE_SECONDS:
             raise VerbParamsError(self.name, "for_seconds", f"is {seconds!r}: give a time greater than zero, or none")
 
 
-def _break_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    seen = Facts(
-        recovery=facts["recovery"],
-        unknown_effects=facts["unknown_effects"],
-        stop_requested=facts["stop_requested"],
-        exhausted=False,
-        replay_safe=facts["replay_safe"],
-    )
-    message = f"An operator broke the lease of worker {facts['worker_id']} under fence {facts['fence']}."
-    return {
-        "target": str(decide_break(seen)),
-        "probe": asks_probe(seen),
-        "message": message,
-        "fence": facts["fence"],
-        "stage": facts["stage"],
-        "worker_id": facts["worker_id"],
-    }
-
-
-def _pause_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"for_seconds": given.get("for_seconds")}
-
-
-def _happened(target: State) -> Params:
-    def params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            **verdict(facts["effects"], given.get("effect"), stage=Stage.RESULT_KNOWN, target=target),
-            "fence": facts["fence"],
-            "remote_reference": given["remote_reference"],
-            "result": as_json(given.get("result")),
-            "evidence": given["evidence"],
-        }
-
-    return params
-
-
-def _did_not_happen(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **verdict(facts["effects"], given.get("effect"), stage=Stage.NOT_CALLED, target=State.RETRYING),
-        "fence": facts["fence"],
-        "evidence": given["evidence"],
-    }
-
-
-def _give_up_unknown(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {**given_up(facts["effects"]), "fence": facts["fence"]}
-
-
-def _taking(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"taken_by": facts["actor_name"], "for_seconds": None}
-
-
-def _assignment(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"taken_by": given.get("to"), "for_seconds": given.get("for_seconds")}
-
-
-def _requeue_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    seconds = given.get("delay_seconds", 0.0)
-    if not 0 <= seconds <= LONGEST_PAUSE_SECONDS:
-        raise ValueError(f"delay_seconds is {seconds!r}: give the seconds from now on, or none to start at once.")
-    return {"delay_seconds": float(seconds)}
-
-
-def _limit_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"max_running": _whole(given, "max_running", smallest=0)}
-
-
-def _rate_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    rate = given.get("rate_per_second")
-    if rate is None:
-        return {"rate_per_second": None, "burst": None}
-    if not 0 < rate <= LARGEST_COUNT:
-        raise ValueError(f"rate_per_second is {rate!r}: give a number greater than zero, or none for no bound.")
-    return {"rate_per_second": rate, "burst": _whole({"burst": 1, **given}, "burst", smallest=1)}
-
-
-def _weight_params(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"weight": _whole({"weight": 1, **given}, "weight", smallest=1, largest=LARGEST_WEIGHT)}
-
-
-def _whole(given: Mapping[str, Any], name: str, *, smallest: int, largest: int = LARGEST_COUNT) -> int | None:
-    value = given.get(name)
-    if value is None and name == "max_running":
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
-        raise ValueError(f"{name} is {value!r}: give a whole number from {smallest} to {largest}.")
-    return value
-
-
 _TOGETHER = (ACTIVE, PAUSED)
+_NOT_QUEUES = LIMIT_KINDS[1:]
+"""A queue has a pause of its own."""
+
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
-        Verb("requeue", "job", "requeue_job", (State.DEAD, State.CANCELLED), params=_requeue_params),
+        Verb("requeue", "job", "requeue_job", (State.DEAD, State.CANCELLED), params=given_as.delaying),
         Verb("cancel", "job", "cancel_job", (*WAITING, State.PAUSED), over_unknown_effects=False),
         Verb("hold", "job", "hold_job", WAITING),
         Verb("unhold", "job", "hold_job", (State.PAUSED,)),
         Verb("give_up", "job", "discard_job", (*WAITING, State.UNKNOWN), over_unknown_effects=False),
         Verb("ask_to_stop", "job", "cancel_job", (State.RUNNING,)),
-        Verb("break_lease", "job", "break_lease", (State.RUNNING,), level=3, params=_break_params),
+        Verb("break_lease", "job", "break_lease", (State.RUNNING,), level=3, params=given_as.breaking),
         Verb(
             "happened",
             "job",
             "resolve_unknown",
             (State.UNKNOWN,),
             level=3,
-            params=_happened(State.RETRYING),
+            params=given_as.happened(State.RETRYING),
             needs=("remote_reference", "evidence"),
             statement="reconcile",
         ),
@@ -173,7 +89,7 @@ VERBS: dict[str, Verb] = {
             "resolve_unknown",
             (State.UNKNOWN,),
             level=3,
-            params=_happened(State.SUCCEEDED),
+            params=given_as.happened(State.SUCCEEDED),
             needs=("remote_reference", "evidence"),
             statement="reconcile",
         ),
@@ -183,7 +99,7 @@ VERBS: dict[str, Verb] = {
             "resolve_unknown",
             (State.UNKNOWN,),
             level=3,
-            params=_did_not_happen,
+            params=given_as.did_not_happen,
             needs=("evidence",),
             statement="reconcile",
         ),
@@ -193,18 +109,18 @@ VERBS: dict[str, Verb] = {
             "resolve_unknown",
             (State.UNKNOWN,),
             level=3,
-            params=_give_up_unknown,
+            params=given_as.giving_up_unknown,
             statement="reconcile",
         ),
         Verb("ask_again", "job", "triage_unknown", (State.UNKNOWN,), level=1),
-        Verb("take", "job", "triage_unknown", (State.UNKNOWN,), level=1, params=_taking, statement="assign"),
+        Verb("take", "job", "triage_unknown", (State.UNKNOWN,), level=1, params=given_as.taking, statement="assign"),
         Verb(
             "hand_over",
             "job",
             "triage_unknown",
             (State.UNKNOWN,),
             level=1,
-            params=_assignment,
+            params=given_as.assigning,
             needs=("to",),
             statement="assign",
         ),
@@ -214,19 +130,23 @@ VERBS: dict[str, Verb] = {
             "triage_unknown",
             (State.UNKNOWN,),
             level=1,
-            params=_assignment,
+            params=given_as.assigning,
             needs=("for_seconds",),
             statement="assign",
         ),
         Verb("clone", "job", "clone_job", FINAL, level=3),
-        Verb("pause_queue", "queue", "operate_queue", (ACTIVE,), params=_pause_params),
+        Verb("run_now", "job", "reschedule_job", WAITING, params=given_as.at_once, statement="reschedule"),
+        Verb("reschedule", "job", "reschedule_job", WAITING, params=given_as.delaying, needs=("delay_seconds",)),
+        Verb("reprioritise", "job", "reprioritise_job", WAITING, params=given_as.reprioritising, needs=("priority",)),
+        Verb("move_queue", "job", "reprioritise_job", WAITING, params=given_as.moving, needs=("queue",)),
+        Verb("pause_queue", "queue", "operate_queue", (ACTIVE,), params=given_as.pausing),
         Verb("resume_queue", "queue", "operate_queue", (PAUSED,)),
         Verb("skip_head", "job", "hold_job", (*WAITING, State.PAUSED, State.UNKNOWN)),
-        Verb("set_limit", "limit", "operate_limit", _TOGETHER, params=_limit_params),
-        Verb("set_rate", "limit", "operate_limit", _TOGETHER, params=_rate_params),
-        Verb("set_weight", "limit", "operate_limit", _TOGETHER, params=_weight_params),
-        Verb("pause_jobs", "limit", "operate_limit", (ACTIVE,), params=_pause_params),
-        Verb("resume_jobs", "limit", "operate_limit", (PAUSED,)),
+        Verb("set_limit", "limit", "operate_limit", _TOGETHER, params=given_as.limiting),
+        Verb("set_rate", "limit", "operate_limit", _TOGETHER, params=given_as.rating),
+        Verb("set_weight", "limit", "operate_limit", _TOGETHER, params=given_as.weighing, limits=("tenant",)),
+        Verb("pause_jobs", "limit", "operate_limit", (ACTIVE,), params=given_as.pausing, limits=_NOT_QUEUES),
+        Verb("resume_jobs", "limit", "operate_limit", (PAUSED,), limits=_NOT_QUEUES),
     )
 }
 """Every verb by its name."""
@@ -241,9 +161,15 @@ def why_not(
     blocks_key: bool | None = None,
     stage: str = Stage.NOT_CALLED,
     recovery: str = Recovery.UNDECLARED,
+    bounds: str | None = None,
     words: Callable[[str], Any] = str,
 ) -> str | None:
-    """Return in words why a verb is not offered on a target; None when it is. `words` says what states are called."""
+    """Return in words why a verb is not offered on a target; None when it is.
+
+    `bounds` is a limit's kind; `words` says what states are called.
+    """
+    if bounds is not None and bounds not in verb.limits:
+        return _("Only tenants take turns.") if verb.name == "set_weight" else _("A queue is paused on its own page.")
     if state not in verb.states:
         facts = {"state": words(state), "states": ", ".join(str(words(each)) for each in verb.states)}
         return _("It is %(state)s; this applies to %(states)s.") % facts
@@ -275,8 +201,15 @@ def why_refused(verb: Verb, facts: Mapping[str, Any], given: Mapping[str, Any]) 
     unknown = [effect for effect in facts["effects"] if effect["stage"] == Stage.OUTCOME_UNKNOWN]
     named = next((effect for effect in unknown if effect["name"] == given.get("effect")), None)
     if named is None:
-        names = ", ".join(effect["name"] for effect in unknown) or "none: give no effect"
-        return f"The verdict must be about one effect whose outcome is unknown ({names})."
+        names = ", ".join(effect["name"] for effect in unknown)
+        if not names:
+            return _("None of its effects is unknown: give no effect.")
+        return _("The verdict must be about one effect whose outcome is unknown: %(names)s.") % {"names": names}
     if verb.name == "did_not_happen":
-        return f"The call may still be under way: ask again in {named['deadline_seconds_left']:.0f} seconds."
-    return f"The outcome of {len(unknown) - 1} other effect(s) is unknown too."
+        seconds = {"seconds": math.ceil(named["deadline_seconds_left"])}
+        return _("The call may still be under way: ask again in %(seconds)d seconds.") % seconds
+    return ngettext(
+        "The outcome of %(number)d other effect is unknown too.",
+        "The outcome of %(number)d other effects is unknown too.",
+        len(unknown) - 1,
+    ) % {"number": len(unknown) - 1}

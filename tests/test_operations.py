@@ -16,7 +16,8 @@ from pgqueue.operations import Action, Actor, act
 from pgqueue.protocol.operating import LONGEST_TEXT
 from pgqueue.refusals import LimitNameError, ReasonMissingError, UnknownVerbError
 from pgqueue.states import FINAL, TRANSITIONS, By, Lane, Outcome, Recovery, Stage, State
-from pgqueue.verbs import LONGEST_PAUSE_SECONDS, VERBS, why_not
+from pgqueue.verb_params import LONGEST_PAUSE_SECONDS
+from pgqueue.verbs import VERBS, why_not
 from tests.factories import JobFactory, LimitFactory, QueueFactory, from_now
 from tests.races.rows import snapshot
 
@@ -45,6 +46,10 @@ EXPECTED: dict[str, tuple[Outcome, ...]] = {
         (STATE, STATE, RUNNING, STATE, A, STATE, STATE, STATE),
     ),
     **dict.fromkeys(("give_up_unknown", "ask_again"), (STATE, STATE, RUNNING, STATE, UNKNOWN, STATE, STATE, STATE)),
+    **dict.fromkeys(
+        ("run_now", "reschedule", "reprioritise", "move_queue"),
+        (A, A, RUNNING, STATE, UNKNOWN, STATE, STATE, STATE),
+    ),
     "clone": (STATE, STATE, RUNNING, STATE, UNKNOWN, A, A, A),
 }
 """What each verb answers in each of `STATES`, of a job without effects; a verb without its row fails."""
@@ -67,6 +72,9 @@ GIVEN: dict[str, dict[str, Any]] = {
     "did_not_happen": {"evidence": "asked"},
     "hand_over": {"to": "bob"},
     "snooze": {"for_seconds": 60},
+    "reschedule": {"delay_seconds": 60},
+    "reprioritise": {"priority": 7},
+    "move_queue": {"queue": "mail"},
 }
 SHAPES = {"skip_head": {"shard_key": "customer:7", "blocks_key": True}}
 QUEUE_EXPECTED: dict[str, tuple[Outcome, ...]] = {
@@ -195,7 +203,9 @@ def test_a_job_that_was_asked_to_stop_is_not_offered_the_question_again() -> Non
 
 
 def test_verbs_make_the_moves_of_the_table_and_no_others() -> None:
-    for name in set(JOB_VERBS) - {"ask_to_stop", "skip_head", "ask_again", "take", "hand_over", "snooze", "clone"}:
+    staying = {"run_now", "reschedule", "reprioritise", "move_queue"}
+    staying |= {"ask_to_stop", "skip_head", "ask_again", "take", "hand_over", "snooze", "clone"}
+    for name in set(JOB_VERBS) - staying:
         statement = VERBS[name].statement or name
         moves = {move.source for move in TRANSITIONS if move.by is By.OPERATOR and move.verb == statement}
         assert moves == set(VERBS[name].states)

@@ -151,7 +151,7 @@ def test_a_job_is_not_finished_while_another_effect_is_unknown():
     before = columns(job)
     answer = do("happened_finish", job)
     assert (answer.outcome, columns(job)) == (Outcome.REFUSED_UNKNOWN, before)
-    assert answer.why == "The outcome of 1 other effect(s) is unknown too."
+    assert answer.why == "The outcome of 1 other effect is unknown too."
 
 
 @pytest.mark.parametrize("effect", ["mail", None])
@@ -162,7 +162,7 @@ def test_a_verdict_on_something_else_changes_nothing(verb, effect):
     before = columns(job)
     answer = do(verb, job, given=given)
     assert (answer.outcome, columns(job)) == (Outcome.REFUSED_UNKNOWN, before)
-    assert "about one effect whose outcome is unknown (sms)" in answer.why
+    assert "about one effect whose outcome is unknown: sms" in answer.why
 
 
 def test_an_effect_that_is_settled_is_not_settled_again():

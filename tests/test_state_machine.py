@@ -30,6 +30,7 @@ ADA = Actor(id="1", name="ada")
 WORKERS = (-101, -202)
 LEGAL = {(move.source, move.target) for move in TRANSITIONS}
 GIVEN = {"remote_reference": "r", "evidence": "seen", "to": "bob", "for_seconds": 60, "effect": "sms"}
+GIVEN |= {"delay_seconds": 60, "priority": 7, "queue": "default"}
 JOB_VERBS = sorted(name for name, verb in VERBS.items() if verb.kind == "job")
 
 

@@ -2,11 +2,12 @@
 
 from django.contrib import admin
 
-from ..models import BulkAction, Job, OperatorAction, Overview, Queue, Reconcile, Worker
+from ..models import BulkAction, Job, Limit, OperatorAction, Overview, Queue, Reconcile, Worker
 from .audit import OperatorActionAdmin
 from .bulkactions import BulkActionAdmin
 from .inbox import ReconcileAdmin
 from .jobs import JobAdmin
+from .limits import LimitAdmin
 from .overview import OverviewAdmin
 from .queues import QueueAdmin
 from .workers import WorkerAdmin
@@ -14,6 +15,7 @@ from .workers import WorkerAdmin
 admin.site.register(Overview, OverviewAdmin)
 admin.site.register(Job, JobAdmin)
 admin.site.register(Queue, QueueAdmin)
+admin.site.register(Limit, LimitAdmin)
 admin.site.register(Reconcile, ReconcileAdmin)
 admin.site.register(Worker, WorkerAdmin)
 admin.site.register(BulkAction, BulkActionAdmin)
@@ -22,6 +24,7 @@ admin.site.register(OperatorAction, OperatorActionAdmin)
 __all__ = [
     "BulkActionAdmin",
     "JobAdmin",
+    "LimitAdmin",
     "OperatorActionAdmin",
     "OverviewAdmin",
     "QueueAdmin",

@@ -7,12 +7,12 @@ from typing import Any
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Job, OperatorAction, Queue
+from ..models import Job, Limit, OperatorAction, Queue
 from .base import ReadOnlyAdmin
 from .keyset import Order
 from .words import NOTHING, instant_of
 
-TARGETS = {"job": Job, "queue": Queue}
+TARGETS = {"job": Job, "queue": Queue, "limit": Limit}
 
 
 class OperatorActionAdmin(ReadOnlyAdmin):

@@ -10,6 +10,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..exceptions import LONGEST_NAME
+from ..verb_params import LARGEST_COUNT, LARGEST_PRIORITY, LARGEST_WEIGHT
+
 LONGEST_MINUTES = 366 * 24 * 60
 LARGEST_SPREAD_MINUTES = 24 * 60
 LONGEST_TEXT = 2_000
@@ -20,6 +23,30 @@ def _minutes(text: str) -> float:
     if not 1 <= minutes <= LONGEST_MINUTES:
         raise ValueError(_("Give whole minutes from 1 to %(longest)d.") % {"longest": LONGEST_MINUTES})
     return minutes * 60.0
+
+
+def _whole(smallest: int, largest: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = int(text)
+        if not smallest <= number <= largest:
+            told = _("Give a whole number from %(smallest)d to %(largest)d.")
+            raise ValueError(told % {"smallest": smallest, "largest": largest})
+        return number
+
+    return read
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 < rate <= LARGEST_COUNT:
+        raise ValueError(_("Give a number greater than zero."))
+    return rate
+
+
+def _name(text: str) -> str:
+    if len(text) > LONGEST_NAME:
+        raise ValueError(_("Give at most %(longest)d characters.") % {"longest": LONGEST_NAME})
+    return text
 
 
 def _json(text: str) -> str:
@@ -40,6 +67,10 @@ class Input:
     required: bool = False
     kind: str = "text"
     """text, number, or effect: one of those whose outcome is unknown."""
+    smallest: float = 1
+    largest: float = LONGEST_MINUTES
+    step: str = "1"
+    """Of a number."""
     read: Callable[[str], Any] = str
 
 
@@ -52,16 +83,19 @@ _HAPPENED = (
     Input("result", "result", gettext_lazy("Result for the code of the job, as JSON (optional)"), read=_json),
 )
 
-INPUTS: dict[str, tuple[Input, ...]] = {
-    "pause_queue": (
-        Input(
-            "for_minutes",
-            "for_seconds",
-            gettext_lazy("Ends by itself after … minutes (empty: when resumed)"),
-            kind="number",
-            read=_minutes,
-        ),
+_PAUSE = (
+    Input(
+        "for_minutes",
+        "for_seconds",
+        gettext_lazy("Ends by itself after … minutes (empty: when resumed)"),
+        kind="number",
+        read=_minutes,
     ),
+)
+
+INPUTS: dict[str, tuple[Input, ...]] = {
+    "pause_queue": _PAUSE,
+    "pause_jobs": _PAUSE,
     "requeue": (
         Input(
             "delay_minutes",
@@ -69,6 +103,71 @@ INPUTS: dict[str, tuple[Input, ...]] = {
             gettext_lazy("Start in … minutes (empty: now)"),
             kind="number",
             read=_minutes,
+        ),
+    ),
+    "reschedule": (
+        Input(
+            "due_minutes",
+            "delay_seconds",
+            gettext_lazy("Due in … minutes"),
+            required=True,
+            kind="number",
+            read=_minutes,
+        ),
+    ),
+    "reprioritise": (
+        Input(
+            "priority",
+            "priority",
+            gettext_lazy("Priority, from -100 to 100; higher is taken first"),
+            required=True,
+            kind="number",
+            read=_whole(-LARGEST_PRIORITY, LARGEST_PRIORITY),
+            smallest=-LARGEST_PRIORITY,
+            largest=LARGEST_PRIORITY,
+        ),
+    ),
+    "move_queue": (Input("queue", "queue", gettext_lazy("Queue to move it to"), required=True, read=_name),),
+    "set_limit": (
+        Input(
+            "max_running",
+            "max_running",
+            gettext_lazy("At most so many at once (empty: any number; 0: none)"),
+            kind="number",
+            read=_whole(0, LARGEST_COUNT),
+            smallest=0,
+            largest=LARGEST_COUNT,
+        ),
+    ),
+    "set_rate": (
+        Input(
+            "rate_per_second",
+            "rate_per_second",
+            gettext_lazy("Starts per second (empty: any number)"),
+            kind="number",
+            read=_rate,
+            smallest=0,
+            largest=LARGEST_COUNT,
+            step="any",
+        ),
+        Input(
+            "burst",
+            "burst",
+            gettext_lazy("Most starts at once after a rest (empty: 1)"),
+            kind="number",
+            read=_whole(1, LARGEST_COUNT),
+            largest=LARGEST_COUNT,
+        ),
+    ),
+    "set_weight": (
+        Input(
+            "weight",
+            "weight",
+            gettext_lazy("Jobs in its turn, from 1 to 1000"),
+            required=True,
+            kind="number",
+            read=_whole(1, LARGEST_WEIGHT),
+            largest=LARGEST_WEIGHT,
         ),
     ),
     "happened": _HAPPENED,
@@ -96,9 +195,16 @@ def read_inputs(verb: str, posted: Mapping[str, Any]) -> tuple[dict[str, Any], d
         try:
             params[asked.param] = asked.read(typed)
         except ValueError as error:
-            said = str(error) if "invalid literal" not in str(error) else _("Give a whole number.")
-            problems[asked.name] = said
+            problems[asked.name] = _said(error)
     return params, problems
+
+
+def _said(error: ValueError) -> str:
+    """Return a reader's own words, or what to do about text that Python could not read as a number."""
+    told = str(error)
+    if "invalid literal" in told:
+        return _("Give a whole number.")
+    return _("Give a number.") if "could not convert" in told else told
 
 
 def placeholders(verb: str) -> dict[str, Any]:
@@ -122,7 +228,10 @@ def shown_inputs(verb: str, posted: Mapping[str, Any], effects: list[str]) -> li
             "required": each.required,
             "kind": each.kind,
             "value": posted.get(each.name, ""),
-            "longest": LONGEST_MINUTES if each.kind == "number" else LONGEST_TEXT,
+            "longest": LONGEST_TEXT,
+            "smallest": each.smallest,
+            "largest": each.largest,
+            "step": each.step,
             "choices": effects,
         }
         for each in INPUTS.get(verb, ())

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from typing import Any
 
-from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
-from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Effect, Job, JobPayload, JobResult, OperatorAction, Queue, Worker
+from ..models import Effect, OperatorAction, Queue, Worker
 from ..protocol.connecting import job_alias
-from ..states import WAITING, Stage, State
+from ..states import Stage, State
 from ..verbs import Verb
-from .bulk import BulkVerbs
+from .confirming import Facts
 from .filters import QueueFilter, StateFilter
 from .inputs import asks_for_effect
+from .job_columns import JobColumns
 from .keyset import Order
 from .search import job_id, understand
 from .timeline import timeline
-from .verbs import Facts
-from .words import NOTHING, SCHEDULED, TIMES, badge, effect_words, instant, instant_of, pause_of, span, stage_words
+from .words import NOTHING, TIMES, effect_words, instant, instant_of, pause_of, stage_words
 
-LONGEST_ERROR = 80
 MOST_EFFECTS = 20
 MOST_QUEUES = 50
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
 
 
-def _seconds(job: Any, at: datetime) -> float:
-    """Return how far an instant lies ahead of when the row was read; negative is past."""
-    return float((at - job.now).total_seconds())
-
-
-class JobAdmin(BulkVerbs):
+class JobAdmin(JobColumns):
     """Jobs as they stand."""
 
     target_kind = "job"
@@ -122,6 +112,7 @@ class JobAdmin(BulkVerbs):
         placement = [
             ("priority", "lane", "max_run_seconds"),
             ("tenant", "resource"),
+            "limits",
             keys,
             ("unique_key", "until_started", "replaced_at"),
         ]
@@ -226,88 +217,3 @@ class JobAdmin(BulkVerbs):
             (_("Operation key"), obj.operation),
             (_("Last error"), self.error(obj)),
         ]
-
-    @admin.display(description=_("job"))
-    def number(self, job: Job) -> str:
-        """Return the number as it is searched and typed: exact, and never grouped."""
-        return str(job.pk)
-
-    @admin.display(description=_("state"))
-    def standing(self, job: Any) -> Any:
-        """Return the state as sign and words; a pending job is ready, or scheduled for later."""
-        later = job.state == State.PENDING and _seconds(job, job.run_at) > 0
-        return badge(SCHEDULED if later else job.state)
-
-    @admin.display(description=_("stage"))
-    def effect_stage(self, job: Job) -> str:
-        """Return the stage by its one word; nothing where no effect was begun."""
-        return NOTHING if job.stage == Stage.NOT_CALLED else job.stage
-
-    @admin.display(description=_("attempts"))
-    def tried(self, job: Job) -> str:
-        """Return how many of the attempts are used."""
-        return _("%(used)d of %(all)d") % {"used": job.attempts, "all": job.max_attempts}
-
-    @admin.display(description=_("lease"))
-    def lease(self, job: Any) -> Any:
-        """Return who holds the job, and for how long by the database's clock."""
-        if job.lease_until is None:
-            return NOTHING
-        seconds = _seconds(job, job.lease_until)
-        words = {"worker": str(job.worker_id), "span": span(seconds)}
-        return (
-            _("worker %(worker)s, %(span)s left") if seconds > 0 else _("worker %(worker)s, ran out %(span)s ago")
-        ) % words
-
-    @admin.display(description=_("when"))
-    def when(self, job: Any) -> Any:
-        """Return what comes next, or came last, and how far that is by the database's clock."""
-        if job.lease_until is not None:
-            return self.lease(job)
-        if job.finished_at is not None:
-            return _("ended %(span)s ago") % {"span": span(_seconds(job, job.finished_at))}
-        if job.state not in WAITING:
-            return NOTHING
-        seconds = _seconds(job, job.run_at)
-        return (_("due in %(span)s") if seconds > 0 else _("due for %(span)s")) % {"span": span(seconds)}
-
-    @admin.display(description=_("last error"))
-    def error(self, job: Job) -> str:
-        """Return the class without its module, and the beginning of the message."""
-        if job.last_error_class is None:
-            return NOTHING
-        name = job.last_error_class.rpartition(".")[2]
-        return Truncator(f"{name}: {job.last_error or ''}".rstrip(": ")).chars(LONGEST_ERROR)
-
-    @admin.display(description=_("queue"))
-    def queue_link(self, job: Job) -> Any:
-        """Return the queue with a link to it: a paused one is why a due job waits."""
-        return self.link(Queue, job.queue, job.queue)
-
-    @admin.display(description=_("worker"))
-    def worker(self, job: Job) -> Any:
-        """Return the worker with a link to it."""
-        return NOTHING if job.worker_id is None else self.link(Worker, job.worker_id, str(job.worker_id))
-
-    @admin.display(description=_("operation key"))
-    def operation(self, job: Job) -> str:
-        """Return the key of the job's business operation."""
-        return job.operation
-
-    @admin.display(description=_("arguments"))
-    def arguments(self, job: Job) -> str:
-        """Return the arguments as text."""
-        payload = JobPayload.objects.using(job_alias()).filter(pk=job.pk).first()
-        given = {} if payload is None else {"args": payload.args or [], "kwargs": payload.kwargs or {}}
-        return json.dumps(given, ensure_ascii=False)
-
-    @admin.display(description=_("result"))
-    def result(self, job: Job) -> str:
-        """Return what the job returned, as text."""
-        result = JobResult.objects.using(job_alias()).filter(pk=job.pk).first()
-        return NOTHING if result is None else json.dumps(result.value, ensure_ascii=False)
-
-    @admin.display(description=_("arguments and result"))
-    def hidden(self, job: Job) -> Any:
-        """Say what is missing."""
-        return _("Hidden: you do not have the permission pgqueue.view_job_args.")

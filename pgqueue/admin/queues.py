@@ -9,22 +9,24 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Job, Queue
+from ..models import Job, Limit, Queue
 from ..protocol import surveying
 from ..protocol.connecting import job_alias
-from ..verbs import ACTIVE, PAUSED
 from .keyset import Order
-from .verbs import Facts, VerbAdmin
-from .words import NOTHING, instant, queue_words, span
+from .pausing import PausedAdmin
+from .words import NOTHING, span
 
 LONGEST_NAME = 200
 
 
-class QueueAdmin(VerbAdmin):
+COUNTED_TOGETHER = ("pending", "scheduled", "retrying")
+"""States whose rows share one cap."""
+
+
+class QueueAdmin(PausedAdmin):
     """Queues that a worker or an operator has named."""
 
     target_kind = "queue"
-    words = staticmethod(queue_words)
     list_display = (
         "name",
         "state",
@@ -40,7 +42,7 @@ class QueueAdmin(VerbAdmin):
     )
     ordering = ("name",)
     orders = {"name": (_("name"), Order(("name",)))}
-    fields = readonly_fields = ("name", "state", "by", "why", "since", "until", "version")
+    fields = readonly_fields = ("name", "state", "by", "why", "since", "until", "limits", "version")
     empty_text = _(
         "No queue has been paused, or named by a worker (runworker --queue NAME). Every other queue is active: "
         "open one from the page of a job in it."
@@ -48,10 +50,14 @@ class QueueAdmin(VerbAdmin):
 
     def read_beside(self, rows: list[Any]) -> None:
         """Count what is in the queues and what has left them."""
-        counted, rates = surveying.by_queue(job_alias()), surveying.rates(job_alias())
+        counted = surveying.by_queue(job_alias())
+        waiting = sum(
+            jobs for its in counted.values() for state, (jobs, _age) in its.items() if state in COUNTED_TOGETHER
+        )
         for row in rows:
             row.counted = counted.get(row.name, {})
-            row.rate_of_five_minutes = rates.get(row.name, 0)
+            # Rows that were not looked at may be of any queue.
+            row.has_more = waiting > surveying.COUNTED_AT_MOST
 
     @admin.display(description=_("ready"))
     def ready(self, queue: Any) -> Any:
@@ -82,11 +88,12 @@ class QueueAdmin(VerbAdmin):
     @admin.display(description=_("ended per second, last 5 min"))
     def rate(self, queue: Any) -> str:
         """Return how many jobs a second ended lately."""
-        return f"{queue.rate_of_five_minutes / 300:.1f}"
+        return f"{queue.counted.get('ended', (0, 0.0))[0] / 300:.1f}"
 
     def _counted(self, queue: Any, counted: str, /, **query: str) -> Any:
         jobs = queue.counted.get(counted, (0, 0.0))[0]
-        text = f"≥ {surveying.COUNTED_AT_MOST:,}" if jobs > surveying.COUNTED_AT_MOST else f"{jobs:,}"
+        more = jobs > surveying.COUNTED_AT_MOST or (queue.has_more and counted in ("pending", "retrying"))
+        text = f"≥ {min(jobs, surveying.COUNTED_AT_MOST):,}" if more else f"{jobs:,}"
         if not jobs or not self.admin_site.is_registered(Job):
             return text
         return format_html('<a href="{}">{}</a>', self.page_url(Job, "changelist", queue=queue.name, **query), text)
@@ -109,47 +116,7 @@ class QueueAdmin(VerbAdmin):
         """Return the queue's own name."""
         return obj.name, None
 
-    def state_of(self, obj: Any) -> str:
-        """Return the state in the verbs' words; a pause whose time is over is none."""
-        over = obj.paused_until is not None and obj.paused_until <= obj.now
-        return ACTIVE if obj.paused_at is None or over else PAUSED
-
-    def facts_of(self, obj: Any) -> Facts:
-        """Return what decides about a queue."""
-        return [
-            *super().facts_of(obj),
-            (_("Paused by"), self.by(obj)),
-            (_("Reason"), self.why(obj)),
-            (_("Paused since"), self.since(obj)),
-            (_("Resumes by itself"), self.until(obj)),
-        ]
-
-    @admin.display(description=_("state"))
-    def state(self, queue: Queue) -> Any:
-        """Return whether workers take from the queue."""
-        return queue_words(self.state_of(queue))
-
-    @admin.display(description=_("paused by"))
-    def by(self, queue: Queue) -> str:
-        """Return who paused it."""
-        return queue.paused_by or NOTHING if self._is_paused(queue) else NOTHING
-
-    @admin.display(description=_("reason"))
-    def why(self, queue: Queue) -> str:
-        """Return why it was paused."""
-        return queue.pause_reason or NOTHING if self._is_paused(queue) else NOTHING
-
-    @admin.display(description=_("paused since"))
-    def since(self, queue: Queue) -> str:
-        """Return when it was paused."""
-        return instant(queue.paused_at) if self._is_paused(queue) else NOTHING
-
-    @admin.display(description=_("resumes by itself"))
-    def until(self, queue: Queue) -> Any:
-        """Return when the pause ends by itself."""
-        if not self._is_paused(queue):
-            return NOTHING
-        return _("never") if queue.paused_until is None else instant(queue.paused_until)
-
-    def _is_paused(self, queue: Queue) -> bool:
-        return self.state_of(queue) == PAUSED
+    @admin.display(description=_("limits"))
+    def limits(self, queue: Queue) -> Any:
+        """Return a link to how many of its jobs may run."""
+        return self.link(Limit, f"queue:{queue.name}", f"queue:{queue.name}")

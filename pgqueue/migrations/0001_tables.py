@@ -274,6 +274,8 @@ class Migration(migrations.Migration):
                     ("cancel_job", "Can cancel jobs and ask running ones to stop"),
                     ("discard_job", "Can give up jobs"),
                     ("hold_job", "Can hold and unhold single jobs"),
+                    ("reschedule_job", "Can make waiting jobs due at another time"),
+                    ("reprioritise_job", "Can change the priority and the queue of waiting jobs"),
                     ("break_lease", "Can break the lease of a running job"),
                     ("view_job_args", "Can view job arguments"),
                     ("export_job", "Can export lists of jobs"),

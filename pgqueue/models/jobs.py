@@ -87,6 +87,8 @@ class Job(models.Model):
             ("cancel_job", _("Can cancel jobs and ask running ones to stop")),
             ("discard_job", _("Can give up jobs")),
             ("hold_job", _("Can hold and unhold single jobs")),
+            ("reschedule_job", _("Can make waiting jobs due at another time")),
+            ("reprioritise_job", _("Can change the priority and the queue of waiting jobs")),
             ("break_lease", _("Can break the lease of a running job")),
             ("view_job_args", _("Can view job arguments")),
             ("export_job", _("Can export lists of jobs")),

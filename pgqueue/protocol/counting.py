@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from django.db import connections
 
 from ..sql import load
+from .viewing import read_only
 
 COUNTED_AT_MOST = 100_000
+TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,6 @@ class Standing:
 
 def count_standing(alias: str, *, cap: int = COUNTED_AT_MOST) -> list[Standing]:
     """Return where unfinished jobs stand; at most `cap` waiting rows are looked at."""
-    with connections[alias].cursor() as cursor:
+    with read_only(alias, timeout_seconds=TIMEOUT_SECONDS), connections[alias].cursor() as cursor:
         cursor.execute(load("count_standing"), {"cap": cap})
         return [Standing(*row) for row in cursor.fetchall()]

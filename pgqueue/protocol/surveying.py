@@ -68,7 +68,10 @@ def live(alias: str) -> Live:
 
 
 def by_queue(alias: str) -> dict[str, dict[str, tuple[int, float]]]:
-    """Return of each queue and state the number of jobs, and how many seconds ago the oldest became due."""
+    """Return of each queue and state the number of jobs, and how many seconds ago the oldest became due.
+
+    State `ended` counts those that ended within five minutes.
+    """
     found: dict[str, dict[str, tuple[int, float]]] = {}
     for queue, state, jobs, seconds in _rows(alias, "count_by_queue", {"cap": COUNTED_AT_MOST + 1}):
         found.setdefault(queue, {})[state] = (jobs, seconds)
@@ -93,11 +96,6 @@ def histograms(alias: str, *, step_seconds: float, steps: int) -> list[tuple[int
 def failures(alias: str) -> list[tuple[str, int, int, int, int]]:
     """Return (error class, jobs within 1 h, 3 h, 24 h, 7 d)."""
     return _rows(alias, "read_failures", {})
-
-
-def rates(alias: str) -> dict[str, int]:
-    """Return of each queue how many jobs ended within five minutes."""
-    return dict(_rows(alias, "read_rates", {}))
 
 
 def _rows(alias: str, statement: str, params: Mapping[str, Any]) -> list[Any]:

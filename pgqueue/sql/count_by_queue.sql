@@ -1,5 +1,6 @@
--- Count unfinished jobs by queue and state, for people. No locks; waiting rows beyond the cap are not looked at.
--- Returns: queue, state, jobs, seconds since the oldest due row became due.
+-- Count unfinished jobs by queue and state, and those that ended within five minutes, for people. No locks; waiting
+-- rows beyond the cap are not looked at.
+-- Returns: queue, state or `ended`, jobs, seconds since the oldest due row became due.
 WITH live AS MATERIALIZED (
     (
         SELECT
@@ -22,3 +23,8 @@ SELECT
     extract(epoch FROM statement_timestamp() - min(live.run_at))::float8
 FROM live
 GROUP BY live.queue, live.state
+UNION ALL
+SELECT stat.queue, 'ended', sum(stat.jobs)::bigint, NULL
+FROM pgqueue_minutestat AS stat
+WHERE stat.minute > statement_timestamp() - interval '5 minutes'
+GROUP BY stat.queue

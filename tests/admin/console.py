@@ -13,17 +13,18 @@ from django.test import Client
 from django.urls import reverse
 
 from pgqueue.admin.seen import Seen
-from pgqueue.models import Job, OperatorAction, Queue
+from pgqueue.models import Job, Limit, OperatorAction, Queue
 from pgqueue.verbs import VERBS as ALL_VERBS
-from tests.factories import EffectFactory, JobFactory, QueueFactory
+from tests.factories import EffectFactory, JobFactory, LimitFactory, QueueFactory
 
-MODELS = {"job": Job, "queue": Queue}
-FACTORIES = {"job": JobFactory, "queue": QueueFactory}
+MODELS = {"job": Job, "queue": Queue, "limit": Limit}
+FACTORIES = {"job": JobFactory, "queue": QueueFactory, "limit": LimitFactory}
 VERBS = {name: verb for name, verb in ALL_VERBS.items() if verb.kind in MODELS}
 EVERYTHING = (
     *{verb.permission for verb in VERBS.values()},
     "view_job",
     "view_queue",
+    "view_limit",
     "view_worker",
     "view_bulkaction",
     "view_overview",
@@ -38,6 +39,13 @@ FURTHER = {
     "evidence": "seen in its dashboard",
     "to": "bob",
     "snooze_minutes": "30",
+    "due_minutes": "20",
+    "priority": "7",
+    "queue": "other",
+    "max_running": "0",
+    "rate_per_second": "1.5",
+    "burst": "3",
+    "weight": "2",
 }
 """What the pages of some verbs ask for besides; other pages do not look at it."""
 REASON = "the provider is back"
@@ -50,6 +58,7 @@ QUEUE_TABLES = (
     "pgqueue_effect",
     "pgqueue_operationkey",
     "pgqueue_queue",
+    "pgqueue_limit",
     "pgqueue_worker",
     "pgqueue_bulkaction",
     "pgqueue_bulkitem",

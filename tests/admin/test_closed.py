@@ -30,13 +30,20 @@ from tests.factories import (
     AttemptFactory,
     JobFactory,
     JobPayloadFactory,
+    LimitFactory,
     OperatorActionFactory,
     QueueFactory,
     WorkerFactory,
 )
 
 pytestmark = pytest.mark.django_db
-ROWS = {"job": JobFactory, "queue": QueueFactory, "worker": WorkerFactory, "operatoraction": OperatorActionFactory}
+ROWS = {
+    "job": JobFactory,
+    "queue": QueueFactory,
+    "limit": LimitFactory,
+    "worker": WorkerFactory,
+    "operatoraction": OperatorActionFactory,
+}
 FORM = {"state": "succeeded", "name": "x", "host": "x", "outcome": "x", "reason": "x", "version": "9"}
 BUTTONS = ("_save", "_saveasnew", "_continue", "_addanother", "post", "_popup")
 PAGES = ("change", "delete", "history")
@@ -102,12 +109,12 @@ def test_no_action_of_the_site_is_offered_or_run(model: str, operator: Client, m
 @pytest.mark.parametrize("method", ["get", "head", "put", "delete"])
 def test_nothing_but_a_post_writes(method: str, operator: Client) -> None:
     job = JobFactory(running=True)
-    rows = [job, QueueFactory(), WorkerFactory(), OperatorActionFactory(target_id=str(job.pk))]
+    rows = [job, QueueFactory(), LimitFactory(), WorkerFactory(), OperatorActionFactory(target_id=str(job.pk))]
     JobPayloadFactory(job_id=job.pk)
     AttemptFactory(job_id=job.pk)
     urls = [page(row, name) for row in rows for name in ("change", "history", "delete")]
     urls += [f"/admin/pgqueue/{model}/" for model in ROWS] + ["/admin/", "/admin/pgqueue/"]
-    urls += [confirm_url(rows[VERBS[verb].kind == "queue"], verb) for verb in VERBS]
+    urls += [confirm_url(rows[("job", "queue", "limit").index(VERBS[verb].kind)], verb) for verb in VERBS]
     before = checksums()
     for url in urls:
         assert getattr(operator, method)(url).status_code in (200, 302, 403, 405), url

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -14,10 +15,19 @@ from django.urls import reverse
 from pgqueue.admin import survey as surveys
 from pgqueue.admin.charts import HEIGHT, WIDTH, columns, percentile, points
 from pgqueue.admin.overview import capped
+from pgqueue.models import Queue
 from pgqueue.protocol import surveying
 from tests.admin.console import client_with, page
 from tests.admin.test_pages import JOBS, numbers, plain
-from tests.factories import JobFactory, MinuteStatFactory, OperatorActionFactory, QueueFactory, WorkerFactory, from_now
+from tests.factories import (
+    JobFactory,
+    LimitFactory,
+    MinuteStatFactory,
+    OperatorActionFactory,
+    QueueFactory,
+    WorkerFactory,
+    from_now,
+)
 from tests.races.rows import add_jobs
 
 pytestmark = pytest.mark.django_db
@@ -201,3 +211,44 @@ def test_a_line_breaks_where_nothing_was_measured() -> None:
     first, second = points([1.0, 0.5, None, 0.0], 1.0)
     assert first == "75.0,0.0 225.0,60.0"
     assert second.startswith("450.0,120.0")
+
+
+def test_a_look_is_never_compiled(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan whose cost is overestimated would be compiled for longer than it runs."""
+    seen = []
+
+    def note(*args: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW jit")
+            seen.append(cursor.fetchone()[0])
+
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL jit = on")
+    monkeypatch.setattr("pgqueue.admin.queues.QueueAdmin.read_beside", note)
+    operator.get("/admin/pgqueue/queue/")
+    note()
+    assert seen == ["off", "on"]
+
+
+def test_a_number_of_a_queue_says_that_there_may_be_more(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgqueue.protocol.surveying.COUNTED_AT_MOST", 2)
+    QueueFactory(name="default")
+    for _ in range(4):
+        JobFactory()
+    JobFactory(running=True)
+    (row,) = operator.get("/admin/pgqueue/queue/").context["cl"].result_list
+    of = admin.site._registry[Queue]
+    assert "≥ 2" in of.ready(row)
+    assert "≥ 0" in of.retrying(row)
+    assert ">1</a>" in of.running(row)
+
+
+@pytest.mark.parametrize(("name", "most"), [("queue", 2), ("limit", 2), ("worker", 2), ("reconcile", 2)])
+def test_a_list_of_little_things_takes_two_queries(name: str, most: int, operator: Client) -> None:
+    for make in (QueueFactory, LimitFactory, WorkerFactory):
+        make()
+    JobFactory(unknown=True)
+    JobFactory(running=True)
+    with CaptureQueriesContext(connection) as queries:
+        operator.get(f"/admin/pgqueue/{name}/")
+    assert len([query for query in queries if "pgqueue_" in query["sql"]]) <= most

@@ -44,6 +44,13 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 }
 TRIAGE = {name: traits for name, traits in UNKNOWN.items() if name != "refused_unknown"}
 
+WAITING: dict[str, dict[str, Any]] = {
+    "applied": {"retrying": True},
+    "refused_running": {"running": True},
+    "refused_unknown": {"unknown": True},
+    "refused_state": {"dead": True},
+}
+
 TARGETS: dict[str, dict[str, dict[str, Any]]] = {
     "requeue": {
         "applied": {"dead": True},
@@ -110,6 +117,15 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
         "refused_unknown": {"unknown": True},
         "refused_state": {"retrying": True},
     },
+    "run_now": {**WAITING, "applied": {"future": True}},
+    "reschedule": WAITING,
+    "reprioritise": WAITING,
+    "move_queue": WAITING,
+    "set_limit": {"applied": {}},
+    "set_rate": {"applied": {"paused": True}},
+    "set_weight": {"applied": {}},
+    "pause_jobs": {"applied": {}, "refused_state": {"paused": True}},
+    "resume_jobs": {"applied": {"paused": True}, "refused_state": {}},
     "pause_queue": {"applied": {}, "refused_state": {"paused": True}},
     "resume_queue": {"applied": {"paused": True}, "refused_state": {}},
 }
@@ -120,9 +136,15 @@ NEVER = {
     ("ask_to_stop", "refused_running"),
     ("break_lease", "refused_running"),
     *((verb, "refused_unknown") for verb in TRIAGE_VERBS),
-    *((verb, f"refused_{why}") for verb in ("pause_queue", "resume_queue") for why in ("running", "unknown")),
+    *(
+        (name, f"refused_{why}")
+        for name, verb in VERBS.items()
+        if verb.kind in ("queue", "limit")
+        for why in ("running", "unknown")
+    ),
+    *((verb, "refused_state") for verb in ("set_limit", "set_rate", "set_weight")),
 }
-"""Refusals that a verb cannot give: it is for running jobs, or a queue has no such state."""
+"""Refusals that a verb cannot give: it is for running jobs, or a queue or a limit has no such state."""
 
 REFUSALS = ("refused_running", "refused_unknown", "refused_state")
 SITUATIONS = ("changed", "gone", "busy", "replayed", "forbidden", "expired", "foreign_user", "foreign_verb", "forged")
@@ -180,7 +202,7 @@ def test_a_post_answers_what_happened_meanwhile(
             type(row).objects.filter(pk=row.pk).update(version=F("version") + 1)
         case "gone":
             type(row).objects.filter(pk=row.pk).delete()
-            # A queue without a row is an active one of version 0.
+            # A queue or a limit without a row is an active one of version 0.
             expected = "gone" if VERBS[verb].kind == "job" else "changed"
         case "busy":
             lock(request.getfixturevalue("open_connection")(), row)
@@ -208,7 +230,7 @@ def test_a_post_answers_what_happened_meanwhile(
         assert "already done at" in shown
         assert "not done twice" in shown
     assert audited() == ([] if situation in UNAUDITED else rows)
-    if (VERBS[verb].kind, situation) == ("queue", "gone"):
+    if VERBS[verb].kind in ("queue", "limit") and situation == "gone":
         assert columns(row)["version"] == 0
         before = checksums(*TARGET_TABLES)
     assert_nothing_was_done(answer, expected, before)

@@ -3,12 +3,13 @@
 from django.contrib import admin
 from django.urls import path
 
-from pgqueue.admin import JobAdmin, OperatorActionAdmin, QueueAdmin, WorkerAdmin
-from pgqueue.models import Job, OperatorAction, Queue, Worker
+from pgqueue.admin import JobAdmin, LimitAdmin, OperatorActionAdmin, QueueAdmin, WorkerAdmin
+from pgqueue.models import Job, Limit, OperatorAction, Queue, Worker
 
 office = admin.AdminSite(name="office")
 office.register(Job, JobAdmin)
 office.register(Queue, QueueAdmin)
+office.register(Limit, LimitAdmin)
 office.register(Worker, WorkerAdmin)
 office.register(OperatorAction, OperatorActionAdmin)
 

@@ -590,7 +590,7 @@ BOUNDS = {"max_running": 3, "rate_per_second": 1.0, "burst": 2, "weight": 4}
 def change(verb, row, **changes):
     params = {"id": row.pk, "version_seen": row.version, "actor_name": "ada", "reason": "why", "for_seconds": None}
     params |= BOUNDS
-    params["delay_seconds"] = 0.0
+    params |= {"delay_seconds": 0.0, "priority": 7, "queue": "other"}
     if verb == "break_lease":
         params |= {
             "target": "retrying",
@@ -609,6 +609,7 @@ def change(verb, row, **changes):
 
 VERBS_OF = {"reconcile": ("happened_finish", {"effect": "sms", "remote_reference": "r", "evidence": "e"})}
 VERBS_OF["assign"] = ("take", {})
+WANTED = {**BOUNDS, "delay_seconds": 60.0, "priority": 7, "queue": "other"}
 
 
 def verdict_on_an_effect(job, *, effect="sms", stage=Stage.RESULT_KNOWN, target=State.RETRYING):
@@ -667,7 +668,7 @@ def only_the_target_changes(verb, make, shape):
 
 
 def in_a_thread(verb, row, **changes):
-    name, params = VERBS_OF.get(verb, (verb, BOUNDS if verb.startswith("set_") else {}))
+    name, params = VERBS_OF.get(verb, (verb, WANTED))
     usual = {"version_seen": row.version, "actor": ADA, "reason": "why", "params": params}
     try:
         return act(name, row.pk, **{**usual, **changes})

@@ -427,6 +427,9 @@ JOB_SHAPES = {
     "give_up": {},
     "requeue": {"dead": True},
     "skip_head": {"strict": True},
+    "reschedule": {},
+    "reprioritise": {},
+    "move_queue": {},
     "ask_to_stop": {"running": True},
     "break_lease": {"running": True},
 }
@@ -442,6 +445,9 @@ OTHER_STATES = {
     "give_up": {"cancelled": True},
     "requeue": {"retrying": True},
     "skip_head": {"strict": True, "running": True},
+    "reschedule": {"running": True},
+    "reprioritise": {"paused": True},
+    "move_queue": {"running": True},
     "ask_to_stop": {},
     "break_lease": {"unknown": True, "recovery": Recovery.IDEMPOTENT},
 }
@@ -462,6 +468,10 @@ STATE_GUARDS = {
     "give_up": cut("AND job.state IN ('pending', 'retrying', 'unknown')"),
     "requeue": cut("AND job.state IN ('dead', 'cancelled')"),
     "skip_head": cut("AND (SELECT job.state) IN ('pending', 'retrying', 'paused', 'unknown')"),
+    **{
+        verb: cut("AND (SELECT job.state) IN ('pending', 'retrying')")
+        for verb in ("reschedule", "reprioritise", "move_queue")
+    },
     "ask_to_stop": cut("AND (SELECT job.state) = 'running'"),
     "break_lease": cut("AND (SELECT job.state) = 'running'"),
 }

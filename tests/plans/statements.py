@@ -54,6 +54,9 @@ def statements(connection):
         "lock_job": ({"id": ids[0]}, False),
         "ask_to_stop": ({"id": ids[0], "version_seen": 2}, False),
         "hold": ({"id": laned[0], "version_seen": 2}, False),
+        "reschedule": ({"id": laned[0], "version_seen": 2, "delay_seconds": 60.0}, False),
+        "reprioritise": ({"id": laned[0], "version_seen": 2, "priority": 7}, False),
+        "move_queue": ({"id": laned[0], "version_seen": 2, "queue": "other"}, False),
         "cancel": ({"id": laned[0], "version_seen": 2}, False),
         "give_up": ({"id": laned[0], "version_seen": 2}, False),
         "break_lease": (

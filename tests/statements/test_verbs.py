@@ -35,6 +35,9 @@ GIVEN = {
     "did_not_happen": {"evidence": "asked"},
     "hand_over": {"to": "bob"},
     "snooze": {"for_seconds": 60.0},
+    "reschedule": {"delay_seconds": 60.0},
+    "reprioritise": {"priority": 7},
+    "move_queue": {"queue": "default"},
 }
 JOB_VERBS = {name: verb for name, verb in VERBS.items() if verb.kind == "job"}
 APPLIES = [(name, state) for name, verb in JOB_VERBS.items() for state in verb.states]

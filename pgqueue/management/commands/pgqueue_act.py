@@ -12,13 +12,15 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ...exceptions import PGQueueError
 from ...operations import Action, Actor, act
 from ...states import Outcome
-from ...verbs import LONGEST_PAUSE_SECONDS, VERBS
+from ...verb_params import LONGEST_PAUSE_SECONDS
+from ...verbs import VERBS
 
 NOT_DONE = 3
 """Exit status when nothing was done because the target did not allow it, or had changed."""
 
 PARAMS = (
     *("for_seconds", "max_running", "rate_per_second", "burst", "weight"),
+    *("delay_seconds", "priority", "queue"),
     *("effect", "remote_reference", "evidence", "result", "to"),
 )
 
@@ -50,6 +52,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--for-seconds", type=_seconds, help="With pause_queue, pause_jobs, snooze: over after this time."
         )
+        parser.add_argument("--delay-seconds", type=_seconds, help="With requeue, reschedule: due after this time.")
+        parser.add_argument("--priority", type=int, help="With reprioritise: from -100 to 100; higher is taken first.")
+        parser.add_argument("--queue", help="With move_queue: where the job goes.")
         parser.add_argument("--effect", help="With happened, happened_finish, did_not_happen: the effect's name.")
         parser.add_argument(
             "--remote-reference", help="With happened, happened_finish: the remote system's name of it."

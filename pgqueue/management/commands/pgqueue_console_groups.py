@@ -14,6 +14,7 @@ from pgqueue.verbs import VERBS
 VIEWS = (
     "view_overview",
     "view_queue",
+    "view_limit",
     "view_job",
     "view_reconcile",
     "view_worker",
