@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from django.apps import apps
 from django.core import checks
 
-from . import registry
+from . import registry, signalling
 from .compat import (
     BaseTaskBackend,
     GenericTask,
@@ -23,7 +23,6 @@ from .compat import (
     TaskResult,
     TaskResultDoesNotExist,
     task_backends,
-    task_enqueued,
 )
 from .enqueueing import Call, enqueue, refuse_unready
 from .exceptions import UnknownTaskError
@@ -151,8 +150,10 @@ class OwnTask(PGQueueTask[P, T]):
 
 
 class PGQueueBackend(BaseTaskBackend):
-    """Django Tasks on `pgqueue`. Holds no connection and no state: Django keeps one per thread."""
+    """Django Tasks on `pgqueue`. Holds no connection and no state but what it knows: Django keeps one per thread."""
 
+    _validated: Task[..., Any] | None = None
+    """The latest task that was found good: most calls are of the same as the one before."""
     task_class = PGQueueTask
     supports_defer = True
     supports_async_task = True
@@ -167,14 +168,15 @@ class PGQueueBackend(BaseTaskBackend):
 
     def enqueue(self, task: Task[P, T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Insert a job in the caller's transaction; see `enqueueing.enqueue` for the errors."""
-        self.validate_task(task)
+        if task is not self._validated:
+            self.validate_task(task)
+            self._validated = task
         refuse_unready(task)
         inserted = enqueue(Call(task, args, kwargs))
         if isinstance(inserted, Spent):
             return self._spent(task, inserted, args, kwargs)
         result = enqueued(task, inserted.id, inserted.created_at, args, kwargs)
-        # Robust: without a block the job is committed by now, and an exception would say that it is not.
-        task_enqueued.send_robust(type(self), task_result=result)
+        signalling.send_enqueued(type(self), result)
         return result
 
     def _spent(self, task: Task[P, T], spent: Spent, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:

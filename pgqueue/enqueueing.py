@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.utils import timezone
@@ -54,9 +54,9 @@ def enqueue(call: Call) -> Inserted | Spent:
     who has the unique key.
     """
     alias = job_alias()
-    job = _new_job(call)
-    keys = _keys(call)
-    inserted = insert(alias, job) if keys is None else _enqueue_once(alias, job, keys)
+    told = _read(call.task)
+    job = _with_arguments(told.job, call)
+    inserted = insert(alias, job) if told.keys is None else _enqueue_once(alias, job, told.keys)
     notifying.wake(alias, job.queue)
     return inserted
 
@@ -70,7 +70,7 @@ def enqueue_many(calls: Iterable[Call]) -> list[int]:
     ids: list[int] = []
     queues: set[str] = set()
     with transaction.atomic(using=alias):
-        for keys, run in groupby(calls, key=_keys):
+        for keys, run in groupby(calls, key=lambda call: _read(call.task).keys):
             for jobs in _portions(run):
                 queues.update(job.queue for job in jobs)
                 ids.extend(_insert(alias, jobs, keys))
@@ -101,8 +101,29 @@ class Keys:
     window_seconds: float | None
 
 
-def _keys(call: Call) -> Keys | None:
-    task = call.task
+class Told(NamedTuple):
+    """What a task says of its jobs, under the settings that were in force."""
+
+    task: Task[..., Any]
+    settings: conf.Settings
+    job: NewJob
+    """Without arguments."""
+    keys: Keys | None
+
+
+_latest: Told | None = None
+
+
+def _read(task: Task[..., Any]) -> Told:
+    """Return what a task says. Most calls are of the same task as the one before: what it says is then known."""
+    global _latest
+    told, settings = _latest, conf.current()
+    if told is None or told.task is not task or told.settings is not settings:
+        told = _latest = Told(task, settings, _job_of(task), _keys_of(task))
+    return told
+
+
+def _keys_of(task: Task[..., Any]) -> Keys | None:
     operation_key, unique_key = getattr(task, "operation_key", None), getattr(task, "unique_key", None)
     if operation_key is None and unique_key is None:
         return None
@@ -118,16 +139,12 @@ def _portions(calls: Iterable[Call]) -> Iterator[list[NewJob]]:
     """Yield jobs to be sent together. Only those are in memory, however many calls there are."""
     jobs: list[NewJob] = []
     characters = 0
-    last: Call | None = None
-    job: NewJob | None = None
+    told: Told | None = None
     for call in calls:
-        # Most calls are of the same task: what it says is read once.
-        if job is None or last is None or call.task is not last.task:
+        if told is None or call.task is not told.task:
             refuse_unready(call.task)
-            job = _new_job(call)
-        else:
-            job = _like(job, call)
-        last = call
+            told = _read(call.task)
+        job = _with_arguments(told.job, call)
         jobs.append(job)
         characters += len(job.args or "") + len(job.kwargs or "")
         if len(jobs) >= PORTION or characters >= PORTION_CHARACTERS:
@@ -160,11 +177,9 @@ def _spend(alias: str, job: NewJob, key: str) -> Inserted | Spent:
     return found
 
 
-def _new_job(call: Call) -> NewJob:
-    task = call.task
+def _job_of(task: Task[..., Any]) -> NewJob:
     name = task.module_path
     settings = conf.of(queue=task.queue_name, task=name)
-    args, kwargs = encode_arguments(call.args, call.kwargs, max_bytes=settings.max_payload_bytes)
     tenant = getattr(task, "tenant", None)
     shard_key = getattr(task, "shard_key", None)
     resource = getattr(task, "resource", None)
@@ -174,8 +189,8 @@ def _new_job(call: Call) -> NewJob:
     return NewJob(
         queue=task.queue_name,
         task=name,
-        args=args,
-        kwargs=kwargs,
+        args=None,
+        kwargs=None,
         priority=int(task.priority),
         lane=Lane.PLAIN if tenant is None and shard_key is None and resource is None else Lane.LANED,
         max_attempts=getattr(task, "max_attempts", None) or settings.max_attempts,
@@ -192,11 +207,12 @@ def _new_job(call: Call) -> NewJob:
     )
 
 
-def _like(job: NewJob, call: Call) -> NewJob:
-    """Return another job of the same task: only the arguments are read."""
+def _with_arguments(job: NewJob, call: Call) -> NewJob:
+    if not call.args and not call.kwargs:
+        return job
     settings = conf.of(queue=job.queue, task=job.task)
     args, kwargs = encode_arguments(call.args, call.kwargs, max_bytes=settings.max_payload_bytes)
-    return job if args == job.args and kwargs == job.kwargs else job._replace(args=args, kwargs=kwargs)
+    return job._replace(args=args, kwargs=kwargs)
 
 
 def _instant(run_after: datetime | None) -> datetime | None:

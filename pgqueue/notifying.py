@@ -56,5 +56,7 @@ def wake(alias: str, queue: str) -> None:
 def _planned_before(alias: str, hint: _Wake) -> bool:
     """A thousand enqueues in one block need one hint; it must stand in the same savepoints to be as lasting."""
     connection = connections[alias]
+    if not connection.run_on_commit:
+        return False
     savepoints = set(connection.savepoint_ids)
     return any(hook[0] == savepoints and hook[1] == hint for hook in connection.run_on_commit[-LOOKED_AT:])

@@ -10,7 +10,7 @@ from django.dispatch import Signal
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from . import registry
-from .compat import BaseTaskBackend, Task, TaskResult, task_finished, task_started
+from .compat import BaseTaskBackend, Task, TaskResult, task_enqueued, task_finished, task_started
 from .exceptions import AttemptFailedError
 from .protocol.reading import read_job
 from .results import stored
@@ -29,6 +29,15 @@ def start_is_heard() -> bool:
 def finish_is_heard(*, succeeded: bool) -> bool:
     """Say whether `task_finished` has anyone to tell."""
     return _is_heard(task_finished, logging.INFO if succeeded else logging.ERROR)
+
+
+def send_enqueued(sender: type[BaseTaskBackend], result: TaskResult) -> None:
+    """Say that a task was enqueued, if anyone listens.
+
+    Robust: without a block the job is committed by now, and an exception would say that it is not.
+    """
+    if _is_heard(task_enqueued, logging.DEBUG):
+        task_enqueued.send_robust(sender, task_result=result)
 
 
 def send_started(sender: type[BaseTaskBackend], result: TaskResult) -> None:

@@ -210,7 +210,7 @@ def test_the_hot_table_is_stored_for_many_updates():
         cursor.execute("SELECT unnest(reloptions) FROM pg_class WHERE oid = 'pgqueue_job'::regclass")
         options = dict(option.split("=") for (option,) in cursor.fetchall())
     assert options == {
-        "fillfactor": "70",
+        "fillfactor": "60",
         "autovacuum_vacuum_scale_factor": "0",
         "autovacuum_vacuum_threshold": "5000",
         "autovacuum_vacuum_cost_delay": "0",

@@ -36,7 +36,7 @@ APPEND_ONLY = migrations.RunSQL(
 STORAGE = migrations.RunSQL(
     """
     ALTER TABLE pgqueue_job SET (
-        fillfactor = 70,
+        fillfactor = 60,
         autovacuum_vacuum_scale_factor = 0,
         autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0,

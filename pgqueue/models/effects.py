@@ -8,7 +8,12 @@ from django.db import models
 from django.db.models import Q
 
 from ..states import Stage
-from .jobs import exactly_when, one_of
+
+_stages = [stage.value for stage in Stage]
+
+
+def _exactly_when(left: Q, right: Q) -> Q:
+    return (left & right) | (~left & ~right)
 
 
 class Effect(models.Model):
@@ -43,10 +48,10 @@ class Effect(models.Model):
         )
         constraints = (
             models.UniqueConstraint(fields=["job_id", "name"], name="pgqueue_effect_once"),
-            models.CheckConstraint(name="pgqueue_effect_stage_known", condition=one_of("stage", Stage)),
+            models.CheckConstraint(name="pgqueue_effect_stage_known", condition=Q(stage__in=_stages)),
             models.CheckConstraint(
                 name="pgqueue_effect_called_dated",
-                condition=exactly_when(~Q(stage=Stage.NOT_CALLED.value), Q(called_at__isnull=False)),
+                condition=_exactly_when(~Q(stage=Stage.NOT_CALLED.value), Q(called_at__isnull=False)),
             ),
         )
 

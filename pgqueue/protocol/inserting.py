@@ -42,6 +42,13 @@ class NewJob(NamedTuple):
     """Name of the task that is enqueued when the job becomes dead."""
     parent_id: int | None = None
 
+    def is_bare(self) -> bool:
+        """Say whether there are no arguments and no options."""
+        return self.args is None and self.kwargs is None and self[-len(_NO_OPTIONS) :] == _NO_OPTIONS
+
+
+_NO_OPTIONS = tuple(NewJob._field_defaults.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
@@ -49,7 +56,6 @@ class Inserted:
 
     id: int
     created_at: datetime
-    run_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class Spent:
 def insert(alias: str, job: NewJob) -> Inserted:
     """Insert one job."""
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("enqueue"), job._asdict())
+        cursor.execute(load("enqueue_bare" if job.is_bare() else "enqueue"), job._asdict())
         return Inserted(*cursor.fetchone())
 
 

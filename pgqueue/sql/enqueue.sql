@@ -1,7 +1,7 @@
 -- Enqueue one job.
 -- Transition: none -> pending. Runs in the caller's transaction.
 -- Writes: the job; its payload when there is one.
--- Returns: id, created_at, run_at.
+-- Returns: id, created_at.
 WITH job AS (
     INSERT INTO pgqueue_job (
         fence, version, created_at, run_at, parent_id, max_run_seconds, priority, lane, attempts, max_attempts,
@@ -15,7 +15,7 @@ WITH job AS (
         'not_called', %(tenant)s::text, %(shard_key)s::text, %(resource)s::text,
         %(blocks_key)s::bool, %(on_dead)s::text
     )
-    RETURNING id, created_at, run_at
+    RETURNING id, created_at
 ),
 payload AS (
     INSERT INTO pgqueue_jobpayload (job_id, args, kwargs)
@@ -23,5 +23,5 @@ payload AS (
     FROM job
     WHERE %(args)s::jsonb IS NOT NULL OR %(kwargs)s::jsonb IS NOT NULL
 )
-SELECT id, created_at, run_at
+SELECT id, created_at
 FROM job

@@ -3,7 +3,7 @@
 -- the key, and then answers with no row: `find_window.sql` reads the winner.
 -- Guard: (task, key) is unique in pgqueue_window, its latest window has ended.
 -- Writes: the window, the job; its payload when there is one.
--- Returns: id, created_at, run_at; no row within the window of another.
+-- Returns: id, created_at; no row within the window of another.
 WITH opened AS (
     INSERT INTO pgqueue_window AS latest (job_id, created_at, ends_at, task, key)
     VALUES (
@@ -28,7 +28,7 @@ job AS (
         'not_called', %(tenant)s::text, %(shard_key)s::text, %(resource)s::text, %(blocks_key)s::bool,
         %(on_dead)s::text
     FROM opened
-    RETURNING id, created_at, run_at
+    RETURNING id, created_at
 ),
 payload AS (
     INSERT INTO pgqueue_jobpayload (job_id, args, kwargs)
@@ -36,5 +36,5 @@ payload AS (
     FROM job
     WHERE %(args)s::jsonb IS NOT NULL OR %(kwargs)s::jsonb IS NOT NULL
 )
-SELECT id, created_at, run_at
+SELECT id, created_at
 FROM job

@@ -3,7 +3,7 @@
 -- is spending the same key, and then answers with no row: `find_operation.sql` reads the winner.
 -- Guard: (task, key) is unique in pgqueue_operationkey.
 -- Writes: the key, the job; its payload when there is one.
--- Returns: id, created_at, run_at; no row when the key was spent before.
+-- Returns: id, created_at; no row when the key was spent before.
 WITH spent AS (
     INSERT INTO pgqueue_operationkey (job_id, created_at, task, key, digest)
     VALUES (
@@ -26,7 +26,7 @@ job AS (
         'not_called', %(tenant)s::text, %(shard_key)s::text, %(resource)s::text,
         %(blocks_key)s::bool, %(on_dead)s::text, %(operation_key)s::text
     FROM spent
-    RETURNING id, created_at, run_at
+    RETURNING id, created_at
 ),
 payload AS (
     INSERT INTO pgqueue_jobpayload (job_id, args, kwargs)
@@ -34,5 +34,5 @@ payload AS (
     FROM job
     WHERE %(args)s::jsonb IS NOT NULL OR %(kwargs)s::jsonb IS NOT NULL
 )
-SELECT id, created_at, run_at
+SELECT id, created_at
 FROM job

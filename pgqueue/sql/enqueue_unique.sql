@@ -3,7 +3,7 @@
 -- job of the key. No row: `find_unique.sql` or `replace_waiting.sql` reads under a new snapshot what hid it.
 -- Guard: (task, unique_key) is unique while a job of the key is unfinished, or has not started (unique indexes).
 -- Writes: the job; its payload when there is one.
--- Returns: id, created_at, run_at; no row when there was a job of the key.
+-- Returns: id, created_at; no row when there was a job of the key.
 WITH job AS (
     INSERT INTO pgqueue_job (
         fence, version, created_at, run_at, parent_id, max_run_seconds, priority, lane, attempts, max_attempts,
@@ -18,7 +18,7 @@ WITH job AS (
         %(unique_key)s::text, %(until_started)s::bool, %(on_dead)s::text
     )
     ON CONFLICT DO NOTHING
-    RETURNING id, created_at, run_at
+    RETURNING id, created_at
 ),
 payload AS (
     INSERT INTO pgqueue_jobpayload (job_id, args, kwargs)
@@ -26,5 +26,5 @@ payload AS (
     FROM job
     WHERE %(args)s::jsonb IS NOT NULL OR %(kwargs)s::jsonb IS NOT NULL
 )
-SELECT id, created_at, run_at
+SELECT id, created_at
 FROM job
