@@ -203,7 +203,7 @@ class Demo:
             self.ended_workers.append(worker)
             kills = [entry for entry in ledger.read(self.ledger) if entry["event"] == "kill"]
             kill = next((kill for kill in kills if kill["pid"] == worker.pid), None)
-            self.console.say(_failure(worker) if kill is None else describe_kill(kill, worker.name))
+            self.console.say(_failure(worker) if kill is None else describe_kill(kill))
             if kill is not None:
                 self.start_worker(options)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from demo_project.cluster import Cluster
+from demo_project.cluster import DATABASE, Cluster
 from demo_project.installation import PostgresError, find_installation
 
 __all__ = ["PostgresError", "Server", "running", "start"]
@@ -52,6 +52,17 @@ class Server:
     @property
     def data(self) -> Path:
         return self.cluster.data
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program needs to find the database, and the server's own programs, such as `createdb`."""
+        programs = str(self.cluster.installation.programs)
+        return {
+            "DATABASE_URL": self.url,
+            "PGHOST": str(self.cluster.sockets),
+            "PGUSER": DATABASE,
+            "PATH": os.pathsep.join((programs, os.environ.get("PATH", os.defpath))),
+        }
 
     def stop(self) -> None:
         """Give the share back, and stop the server if it was the last. Does nothing twice, nor in a forked child."""
@@ -189,7 +200,7 @@ def _run_with_database(command: Sequence[str], *, name: str, fsync: bool) -> int
     try:
         if early:
             return 128 + early[0]
-        environment = {**os.environ, "DATABASE_URL": server.url} if server else None
+        environment = {**os.environ, **server.environment} if server else None
         # The child holds the share too, so that the server outlives us if we are killed.
         shares = [server.share.fileno()] if server else []
         child = subprocess.Popen(command, env=environment, pass_fds=shares)

@@ -61,9 +61,9 @@ def describe(states: Counter[str]) -> str:
     return " · ".join(f"{states[state]} {state}" for state in STATES if states[state])
 
 
-def describe_kill(kill: Entry, worker: str) -> str:
+def describe_kill(kill: Entry) -> str:
     return (
-        f"the provider killed {worker} (pid {kill['pid']}) with {kill['signal']}"
+        f"the provider killed the worker of pid {kill['pid']} with {kill['signal']}"
         f" {kill['moment']} it did what request {kill['number']} asked for: {kill['key']}"
     )
 

@@ -227,6 +227,22 @@ def test_a_worker_that_is_done_leaves_a_stopped_row_and_nothing_else() -> None:
     assert set(threading.enumerate()) == threads
 
 
+def test_the_last_line_says_what_came_of_the_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="pgqueue")
+    enqueue_many(double.bind(number) for number in range(3))
+    assert work() == 0
+    assert work() == 0
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("worker.stopped")]
+    assert [line.partition(" ")[2].partition(" ")[2] for line in lines] == ["succeeded=3", "ended=0"]
+
+
+def test_a_worker_that_found_no_task_warns(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgqueue.registry.names", lambda: ())
+    assert work() == 0
+    (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert line.startswith("worker.no_tasks modules=tasks ")
+
+
 @override_settings(PGQUEUE={"WORKER_RETENTION_SECONDS": 3600})
 @pytest.mark.case("A01")
 def test_rows_of_workers_long_gone_are_pruned_and_no_job_needs_them() -> None:

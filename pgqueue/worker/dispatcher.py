@@ -115,6 +115,10 @@ class Dispatcher:
             self._tally.flush(self._connection, at_once=True)
         self._close()
 
+    def outcomes(self) -> Mapping[str, int]:
+        """Return how many attempts ended in each state."""
+        return self._tally.outcomes()
+
     def _read(self, mail: Mail) -> None:
         self._endings.extend(mail.endings)
         if Signal.WAKE in mail.signals:

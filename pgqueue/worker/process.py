@@ -81,6 +81,9 @@ def _run(options: Options, inbox: Inbox) -> int:
     if listener is not None:
         listener.start()
     logger.info("worker.started worker=%d pid=%d tasks=%d", claimant.worker_id, os.getpid(), len(claimant.tasks))
+    if not claimant.tasks:
+        modules = ", ".join(settings.task_modules)
+        logger.warning("worker.no_tasks modules=%s hint=%r", modules, "is the app in INSTALLED_APPS?")
     try:
         dispatcher.run()
     finally:
@@ -88,7 +91,8 @@ def _run(options: Options, inbox: Inbox) -> int:
             listener.stop()
         for ending in (memory.stop, prober.stop, heartbeat.stop, pools.stop, lender.close):
             ending()
-    logger.info("worker.stopped worker=%d", claimant.worker_id)
+    outcomes = " ".join(f"{state}={jobs}" for state, jobs in sorted(dispatcher.outcomes().items()))
+    logger.info("worker.stopped worker=%d %s", claimant.worker_id, outcomes or "ended=0")
     if stuck := pools.stuck():
         leave(stuck, alias=options.alias, worker_id=claimant.worker_id)
     return _status(dispatcher, memory)

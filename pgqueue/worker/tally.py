@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ class Tally:
         self._kinds: dict[tuple[str, str, str, str], dict[str, Any]] = {}
         self._flush_at = clock() + FLUSH_SECONDS
         self._flushes = 0
+        self._flushed: Counter[str] = Counter()
 
     def note(self, ended: Sequence[tuple[Lease, Ending]], written: Mapping[int, Written]) -> None:
         """Count endings that were written, given by job id."""
@@ -62,7 +64,15 @@ class Tally:
         except psycopg.Error:
             return
         self._flushes += 1
+        self._flushed = self.outcomes()
         self._kinds.clear()
+
+    def outcomes(self) -> Counter[str]:
+        """Return how many attempts ended in each state since the start of this process."""
+        outcomes = self._flushed.copy()
+        for kind in self._kinds.values():
+            outcomes[kind["outcome"]] += kind["jobs"]
+        return outcomes
 
     def _kind(self, queue: str, task: str, outcome: str, error: str) -> dict[str, Any]:
         kind = self._kinds.get((queue, task, outcome, error))

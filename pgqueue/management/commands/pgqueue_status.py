@@ -19,7 +19,7 @@ WORDS = {
     "scheduled": "due later",
     "queue_paused": "in a paused queue",
     "jobs_paused": "of a paused tenant, task or resource",
-    "task_unknown": "of a task that no live worker knows",
+    "task_unknown": "that no live worker can run",
     "key_busy": "behind a running job of their shard key",
     "key_blocked": "behind an unfinished job of their shard key, whose order is strict",
     "limit_reached": "of a queue, tenant, task or resource whose limit is reached",
