@@ -18,9 +18,9 @@ from .connecting import one_trip, quick_cursor, transaction
 PICK_ROUNDS = 5
 """Most rounds of one guarded claim: each passes over the keys that the one before was refused."""
 WALK_STEPS = 16
-"""Tenants, and keys of a tenant, that a round of a guarded claim looks at, beside two for each job it wants."""
-FEW = 8
-"""Where a round proposes fewer, nothing stands behind what it proposes: it reads as many of each."""
+"""Tenants, and keys of a tenant, that a round of a guarded claim looks at, beside one for each job it wants."""
+WHOLE_TURN = 1_000
+"""Jobs in a turn that no weight exceeds: the tenant has had it."""
 MOST_PLACES = 1_000
 """Tenants of which a process remembers where a walk over their keys broke off."""
 
@@ -91,8 +91,8 @@ class Turn:
     tenant: str = ""
     used: int = 0
     """Jobs that the tenant had in its turn. From as many as its weight on, the next one is first."""
-    places: dict[str, str] = field(default_factory=dict)
-    """The key after which to look, of tenants with more keys than one walk looks at."""
+    places: dict[str, list[str]] = field(default_factory=dict)
+    """The key, task and resource after which to look, of tenants with more of them than one walk looks at."""
     has_more: bool = False
     """Whether another claim may find what this one did not: it broke off, or somebody held a lock."""
 
@@ -103,9 +103,9 @@ class Turn:
             self.used = self.used + 1 if tenant == self.tenant else 1
             self.tenant = tenant
         if broken_off and len(leases) < wanted:
-            self.tenant, self.used = broken_off[0], 1_000_000
+            self.tenant, self.used = broken_off[0], WHOLE_TURN
 
-    def remember(self, places: Mapping[str, str]) -> None:
+    def remember(self, places: Mapping[str, list[str]]) -> None:
         """Go on behind the keys where a walk broke off; from the first again where it came round."""
         self.places.update(places)
         while len(self.places) > MOST_PLACES:
@@ -198,9 +198,8 @@ def _claim_picked(cursor: psycopg.Cursor[Lease], params: dict[str, Any], lane: L
         taken = {lease.id for lease in got}
         refused += [head for head in picked.heads if head.id not in taken]
         turn.pass_on(got, wanted=wanted, broken_off=picked.broken_off)
-        turn.has_more = bool(picked.broken_off or picked.places or refused)
-        is_whole = not picked.broken_off and not picked.places
-        if len(got) >= wanted or (is_whole and (len(got) == len(picked.heads) or len(picked.heads) < min(wanted, FEW))):
+        turn.has_more = picked.has_more or bool(refused)
+        if len(got) >= wanted or (not picked.has_more and len(picked.heads) < wanted):
             break
     return claimed
 
@@ -219,11 +218,12 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What the first half of a guarded claim proposes, and where it broke off: at a tenant, at keys of tenants."""
+    """What the first half of a guarded claim proposes, and where it broke off: at a tenant, at groups of tenants."""
 
     heads: list[Pick]
+    has_more: bool
+    """Whether it left something unread that it might have proposed."""
     broken_off: list[str]
-    places: dict[str, str]
 
 
 def _pick(
@@ -237,15 +237,15 @@ def _pick(
         "refused_limits": sorted({limit for head in refused for limit in head.missed}),
         "next_tenant": turn.tenant,
         "used": turn.used,
-        "after_keys": json.dumps(turn.places),
-        "steps": WALK_STEPS + 2 * params["limit"],
+        "places": json.dumps(turn.places),
+        "steps": WALK_STEPS + params["limit"],
     }
     end, *rows = connection.execute(load(statement), {**params, **more}).fetchall()
-    *_, broken_off, _, places = end
+    _, _, is_cut, _, broken_off, _, found = end
+    places = json.loads(found)
+    turn.remember(places)
     heads = [Pick(id, key, got, limits, missed) for id, key, got, _, limits, missed, _ in rows]
-    found = Picked(heads, broken_off, json.loads(places))
-    turn.remember(found.places)
-    return found
+    return Picked(heads, has_more=is_cut or bool(broken_off or places), broken_off=broken_off)
 
 
 def _take(cursor: psycopg.Cursor[Lease], params: dict[str, Any], heads: Sequence[Pick]) -> list[Lease]:

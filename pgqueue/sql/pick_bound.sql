@@ -95,6 +95,9 @@ slots (free) AS MATERIALIZED (
 due AS MATERIALIZED (
     SELECT
         head.id, head.queue, head.shard_key, head.run_at, head.priority,
+        head.rank = GREATEST(%(limit)s::int, 20)
+            AND COALESCE((slots.free ->> ('queue:' || groups.queue))::int > head.rank, true)
+            AND COALESCE((slots.free ->> ('task:' || groups.task))::int > head.rank, true) AS has_more,
         ARRAY[
             'queue:' || head.queue, 'task:' || head.task, 'tenant:' || head.tenant, 'resource:' || head.resource
         ] AS ids
@@ -102,7 +105,8 @@ due AS MATERIALIZED (
     CROSS JOIN slots
     CROSS JOIN LATERAL (
         SELECT
-            job.id, job.queue, job.shard_key, job.run_at, job.priority, job.task, job.tenant, job.resource
+            job.id, job.queue, job.shard_key, job.run_at, job.priority, job.task, job.tenant, job.resource,
+            row_number() OVER (ORDER BY job.run_at, job.id) AS rank
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying')
             AND job.lane IN (0, 2)
@@ -138,33 +142,37 @@ due AS MATERIALIZED (
         )
 ),
 heads AS MATERIALIZED (
-    SELECT DISTINCT ON (due.queue, COALESCE(due.shard_key, due.id::text))
+    SELECT DISTINCT ON (due.queue COLLATE "C", COALESCE(due.shard_key, due.id::text) COLLATE "C")
         due.id, due.queue, due.shard_key, due.run_at, due.priority, due.ids
     FROM due
-    ORDER BY due.queue, COALESCE(due.shard_key, due.id::text), due.priority DESC, due.run_at, due.id
+    ORDER BY
+        due.queue COLLATE "C", COALESCE(due.shard_key, due.id::text) COLLATE "C", due.priority DESC, due.run_at, due.id
 ),
-chosen AS MATERIALIZED (
-    SELECT ranked.id, ranked.queue, ranked.shard_key, ranked.place, ranked.ids
+placed AS MATERIALIZED (
+    SELECT
+        heads.id, heads.queue, heads.shard_key, heads.ids,
+        row_number() OVER (
+            ORDER BY
+                CASE WHEN %(from_lowest)s::bool THEN heads.priority ELSE -heads.priority END, heads.run_at, heads.id
+        ) AS place
+    FROM heads
+),
+in_excess (id) AS MATERIALIZED (
+    SELECT ranked.id
     FROM (
         SELECT
-            placed.id, placed.queue, placed.shard_key, placed.place, placed.ids,
-            row_number() OVER (PARTITION BY placed.ids[1] ORDER BY placed.place) AS queue_rank,
-            row_number() OVER (PARTITION BY placed.ids[2] ORDER BY placed.place) AS task_rank
-        FROM (
-            SELECT
-                heads.id, heads.queue, heads.shard_key, heads.ids,
-                row_number() OVER (
-                    ORDER BY
-                        CASE WHEN %(from_lowest)s::bool THEN heads.priority ELSE -heads.priority END,
-                        heads.run_at, heads.id
-                ) AS place
-            FROM heads
-        ) AS placed
+            placed.id, limits.free, row_number() OVER (PARTITION BY limits.id COLLATE "C" ORDER BY placed.place) AS rank
+        FROM placed
+        CROSS JOIN LATERAL unnest(placed.ids) AS named (id)
+        JOIN limits ON limits.id = named.id
     ) AS ranked
-    CROSS JOIN slots
-    WHERE ranked.queue_rank <= COALESCE((slots.free ->> ranked.ids[1])::int, 1000000)
-        AND ranked.task_rank <= COALESCE((slots.free ->> ranked.ids[2])::int, 1000000)
-    ORDER BY ranked.place
+    WHERE ranked.rank > ranked.free
+),
+chosen AS MATERIALIZED (
+    SELECT placed.id, placed.queue, placed.shard_key, placed.place, placed.ids
+    FROM placed
+    WHERE placed.id NOT IN (SELECT in_excess.id FROM in_excess)
+    ORDER BY placed.place
     LIMIT %(limit)s::int
 ),
 locked AS MATERIALIZED (
@@ -181,7 +189,7 @@ locked AS MATERIALIZED (
 )
 (
     SELECT
-        NULL::bigint AS id, NULL::text AS queue_and_key, false AS got, 0 AS place,
+        NULL::bigint AS id, NULL::text AS queue_and_key, EXISTS (SELECT FROM due WHERE due.has_more) AS got, 0 AS place,
         ARRAY[]::text[] AS limits, ARRAY[]::text[] AS missed, '{}'::text AS broken_off
 )
 UNION ALL

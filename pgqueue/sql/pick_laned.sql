@@ -7,24 +7,29 @@
 -- weight, from the tenant on that is next; a tenant's keys in turn too; then run_at, then id.
 -- The walk goes from one (tenant, key, task, resource) to the next by the index, so that a hundred thousand rows of a
 -- tenant or a key that may not run cost one step. It takes so many steps and no more; where it broke off, the next
--- one goes on.
+-- one goes on. Of each group without a key it reads about as many rows as it may come to give.
+-- The first of an order and not min(): of few rows, as old statistics have it, min() reads all.
 -- Keys and limits that an earlier round of the same claim was refused are left out, so that others get their turn.
 -- Returns: id, queue and key of the heads looked at, whether all locks were got, the limits locked and those missed.
--- First a row without id: the tenant where a walk over tenants broke off, and by tenant the key where one over its keys
--- did.
+-- First a row without id: whether more rows of a group stand behind those it read, the tenant where a walk over tenants
+-- broke off, and by tenant the key, task and resource where one over its groups did.
 WITH RECURSIVE waiting (queue) AS (
     (
-        SELECT min(job.queue)
+        SELECT job.queue
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
             AND job.priority >= -100 AND %(queues)s::text[] IS NULL
+        ORDER BY job.queue
+        LIMIT 1
     )
     UNION ALL
     SELECT (
-        SELECT min(job.queue)
+        SELECT job.queue
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
             AND job.priority >= -100 AND job.queue > waiting.queue
+        ORDER BY job.queue
+        LIMIT 1
     )
     FROM waiting
     WHERE waiting.queue IS NOT NULL
@@ -47,19 +52,23 @@ served (queue, turn) AS (
 ),
 levels (queue, turn, priority) AS (
     SELECT served.queue, served.turn, (
-        SELECT max(job.priority)
+        SELECT job.priority
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
             AND job.priority >= -100 AND job.queue = served.queue
+        ORDER BY job.priority DESC
+        LIMIT 1
     )
     FROM served
     UNION ALL
     SELECT levels.queue, levels.turn, (
-        SELECT max(job.priority)
+        SELECT job.priority
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
             AND job.priority >= -100 AND job.queue = levels.queue
             AND job.priority < levels.priority
+        ORDER BY job.priority DESC
+        LIMIT 1
     )
     FROM levels
     WHERE levels.priority IS NOT NULL
@@ -85,41 +94,49 @@ running (counts) AS MATERIALIZED (
 ),
 ahead (queue, turn, priority, tenant, step) AS (
     SELECT levels.queue, levels.turn, levels.priority, (
-        SELECT min(COALESCE(job.tenant, ''))
+        SELECT COALESCE(job.tenant, '')
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
             AND job.priority >= -100 AND job.queue = levels.queue
             AND job.priority = levels.priority AND COALESCE(job.tenant, '') >= %(next_tenant)s::text
+        ORDER BY COALESCE(job.tenant, '')
+        LIMIT 1
     ), 1
     FROM levels
     WHERE levels.priority IS NOT NULL
     UNION ALL
     SELECT ahead.queue, ahead.turn, ahead.priority, (
-        SELECT min(COALESCE(job.tenant, ''))
+        SELECT COALESCE(job.tenant, '')
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100 AND job.queue = ahead.queue
             AND job.priority = ahead.priority AND COALESCE(job.tenant, '') > ahead.tenant
+        ORDER BY COALESCE(job.tenant, '')
+        LIMIT 1
     ), ahead.step + 1
     FROM ahead
     WHERE ahead.tenant IS NOT NULL AND ahead.step < %(steps)s::int
 ),
 behind (queue, turn, priority, tenant, step) AS (
     SELECT ahead.queue, ahead.turn, ahead.priority, (
-        SELECT min(COALESCE(job.tenant, ''))
+        SELECT COALESCE(job.tenant, '')
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100 AND job.queue = ahead.queue
             AND job.priority = ahead.priority AND COALESCE(job.tenant, '') < %(next_tenant)s::text
+        ORDER BY COALESCE(job.tenant, '')
+        LIMIT 1
     ), ahead.step
     FROM ahead
     WHERE ahead.tenant IS NULL
     UNION ALL
     SELECT behind.queue, behind.turn, behind.priority, (
-        SELECT min(COALESCE(job.tenant, ''))
+        SELECT COALESCE(job.tenant, '')
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
             AND job.priority >= -100 AND job.queue = behind.queue
             AND job.priority = behind.priority AND COALESCE(job.tenant, '') > behind.tenant
             AND COALESCE(job.tenant, '') < %(next_tenant)s::text
+        ORDER BY COALESCE(job.tenant, '')
+        LIMIT 1
     ), behind.step + 1
     FROM behind
     WHERE behind.tenant IS NOT NULL AND behind.step < %(steps)s::int
@@ -156,25 +173,31 @@ tenants AS MATERIALIZED (
 ),
 shares AS MATERIALIZED (
     SELECT
-        tenants.queue, tenants.turn, tenants.priority, tenants.tenant, tenants.weight, tenants.free,
+        tenants.queue, tenants.turn, tenants.priority, tenants.tenant, tenants.step, tenants.weight, tenants.free,
         CASE
             WHEN tenants.tenant = %(next_tenant)s::text AND %(used)s::int >= tenants.weight THEN 2 ELSE tenants.lap
         END AS lap,
         CASE
             WHEN tenants.tenant = %(next_tenant)s::text AND %(used)s::int < tenants.weight THEN %(used)s::int ELSE 0
         END AS used,
-        GREATEST(
-            8, tenants.weight,
-            2 * %(limit)s::int / count(*) OVER (PARTITION BY tenants.queue, tenants.priority)
-        )::int AS most,
-        GREATEST(8, %(steps)s::int / count(*) OVER (PARTITION BY tenants.queue, tenants.priority))::int AS steps
+        LEAST(
+            %(limit)s::int + 8,
+            GREATEST(
+                tenants.weight,
+                2 * %(limit)s::int / count(*) OVER (PARTITION BY tenants.queue, tenants.priority)
+            )
+        ) AS most,
+        GREATEST(4, %(steps)s::int / count(*) OVER (PARTITION BY tenants.queue, tenants.priority)) AS steps,
+        COALESCE(%(places)s::jsonb -> tenants.tenant ->> 0, '') AS after_key,
+        COALESCE(%(places)s::jsonb -> tenants.tenant ->> 1, '') AS after_task,
+        COALESCE(%(places)s::jsonb -> tenants.tenant ->> 2, '') AS after_resource
     FROM tenants
     WHERE COALESCE(tenants.free, 1) > 0
 ),
 groups AS MATERIALIZED (
     SELECT
-        shares.queue, shares.turn, shares.priority, shares.tenant, shares.weight, shares.lap, shares.used,
-        shares.most, walk.shard_key, walk.task, walk.resource,
+        shares.queue, shares.turn, shares.priority, shares.tenant, shares.step, shares.weight, shares.lap, shares.used,
+        shares.most, shares.free, walk.shard_key, walk.task, walk.resource,
         walk.step >= shares.steps AS is_last
     FROM shares
     CROSS JOIN LATERAL (
@@ -185,7 +208,8 @@ groups AS MATERIALIZED (
                 WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
                     AND job.priority >= -100 AND job.queue = shares.queue
                     AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
-                    AND COALESCE(job.shard_key, '') > COALESCE(%(after_keys)s::jsonb ->> shares.tenant, '')
+                    AND (COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''))
+                    > (shares.after_key, shares.after_task, shares.after_resource)
                 ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
                 LIMIT 1
             )
@@ -212,7 +236,9 @@ groups AS MATERIALIZED (
                 WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
                     AND job.priority >= -100 AND job.queue = shares.queue
                     AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
-                    AND COALESCE(job.shard_key, '') <= COALESCE(%(after_keys)s::jsonb ->> shares.tenant, '')
+                    AND (COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''))
+                    <= (shares.after_key, shares.after_task, shares.after_resource)
+                    AND shares.after_task <> ''
                     AND NOT EXISTS (SELECT FROM ahead WHERE ahead.step >= shares.steps)
                 ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
                 LIMIT 1
@@ -228,7 +254,8 @@ groups AS MATERIALIZED (
                     AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
                     AND (COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''))
                     > (behind.shard_key, behind.task, behind.resource)
-                    AND COALESCE(job.shard_key, '') <= COALESCE(%(after_keys)s::jsonb ->> shares.tenant, '')
+                    AND (COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''))
+                    <= (shares.after_key, shares.after_task, shares.after_resource)
                 ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
                 LIMIT 1
             ) AS next
@@ -281,12 +308,18 @@ slots (free) AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT
-        groups.queue, groups.turn, groups.priority, groups.tenant, groups.weight, groups.lap, groups.used,
-        NULLIF(groups.shard_key, '') AS shard_key, row.id, row.run_at, row.task, row.resource
+        groups.queue, groups.turn, groups.priority, groups.tenant, groups.step, groups.weight, groups.lap, groups.used,
+        NULLIF(groups.shard_key, '') AS shard_key, row.id, row.run_at, row.task, row.resource,
+        head.rank = groups.most
+            AND groups.shard_key = ''
+            AND COALESCE(groups.free > head.rank, true)
+            AND COALESCE((slots.free ->> ('queue:' || groups.queue))::int > head.rank, true)
+            AND COALESCE((slots.free ->> ('task:' || groups.task))::int > head.rank, true)
+            AND COALESCE((slots.free ->> ('resource:' || groups.resource))::int > head.rank, true) AS has_more
     FROM groups
     CROSS JOIN slots
     CROSS JOIN LATERAL (
-        SELECT job.id, job.run_at, job.task, job.resource, job.queue, job.shard_key
+        SELECT job.id, job.queue, job.shard_key, row_number() OVER (ORDER BY job.run_at, job.id) AS rank
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100
             AND job.queue = groups.queue
@@ -307,13 +340,15 @@ due AS MATERIALIZED (
             FROM pgqueue_job AS job
             WHERE job.id = COALESCE(
                 (
-                    SELECT min(older.id)
+                    SELECT older.id
                     FROM pgqueue_job AS older
                     WHERE older.blocks_key
                         AND older.state IN ('pending', 'retrying', 'running', 'paused', 'unknown')
                         AND older.queue = head.queue
                         AND older.shard_key = head.shard_key
                         AND older.id < head.id
+                    ORDER BY older.id
+                    LIMIT 1
                 ),
                 head.id
             )
@@ -333,6 +368,7 @@ due AS MATERIALIZED (
             SELECT
             FROM pgqueue_job AS busy
             WHERE busy.state = 'running' AND busy.queue = groups.queue AND busy.shard_key = groups.shard_key
+            OFFSET 0
         )
         AND (
             (groups.queue, groups.shard_key) NOT IN (SELECT recovered.queue, recovered.shard_key FROM recovered)
@@ -346,53 +382,54 @@ due AS MATERIALIZED (
         )
 ),
 heads AS MATERIALIZED (
-    SELECT DISTINCT ON (due.queue, COALESCE(due.shard_key, due.id::text))
-        due.queue, due.turn, due.priority, due.tenant, due.weight, due.lap, due.used, due.shard_key, due.id, due.run_at,
-        due.task, due.resource
+    SELECT DISTINCT ON (due.queue COLLATE "C", COALESCE(due.shard_key, due.id::text) COLLATE "C")
+        due.queue, due.turn, due.priority, due.tenant, due.step, due.weight, due.lap, due.used, due.shard_key, due.id,
+        due.run_at, due.task, due.resource
     FROM due
-    ORDER BY due.queue, COALESCE(due.shard_key, due.id::text), due.priority DESC, due.run_at, due.id
+    ORDER BY
+        due.queue COLLATE "C", COALESCE(due.shard_key, due.id::text) COLLATE "C", due.priority DESC, due.run_at, due.id
 ),
-shared AS MATERIALIZED (
+placed AS MATERIALIZED (
     SELECT
-        heads.queue, heads.tenant, heads.shard_key, heads.id, heads.task, heads.resource,
+        shared.id, shared.queue, shared.shard_key,
+        ARRAY[
+            'queue:' || shared.queue, 'task:' || shared.task, 'tenant:' || shared.tenant,
+            'resource:' || shared.resource
+        ] AS ids,
         row_number() OVER (
             ORDER BY
-                CASE WHEN %(from_lowest)s::bool THEN heads.priority ELSE -heads.priority END, heads.round, heads.turn,
-                heads.lap, heads.tenant, heads.run_at, heads.id
+                CASE WHEN %(from_lowest)s::bool THEN shared.priority ELSE -shared.priority END, shared.round,
+                shared.turn, shared.lap, shared.step, shared.run_at, shared.id
         ) AS place
     FROM (
         SELECT
-            heads.queue, heads.turn, heads.priority, heads.tenant, heads.lap, heads.shard_key, heads.id, heads.run_at,
-            heads.task, heads.resource,
+            heads.queue, heads.turn, heads.priority, heads.tenant, heads.lap, heads.step, heads.shard_key, heads.id,
+            heads.run_at, heads.task, heads.resource,
             (
                 row_number() OVER (
-                    PARTITION BY heads.queue, heads.priority, heads.tenant ORDER BY heads.run_at, heads.id
+                    PARTITION BY heads.turn, heads.priority, heads.step, heads.tenant COLLATE "C"
+                    ORDER BY heads.run_at, heads.id
                 ) + heads.used - 1
             ) / heads.weight AS round
         FROM heads
-    ) AS heads
+    ) AS shared
 ),
-chosen AS MATERIALIZED (
-    SELECT ranked.id, ranked.queue, ranked.tenant, ranked.shard_key, ranked.place, ranked.ids
+in_excess (id) AS MATERIALIZED (
+    SELECT ranked.id
     FROM (
         SELECT
-            shared.id, shared.queue, shared.tenant, shared.shard_key, shared.place, shared.task, shared.resource,
-            ARRAY[
-                'queue:' || shared.queue, 'task:' || shared.task, 'tenant:' || shared.tenant,
-                'resource:' || shared.resource
-            ] AS ids,
-            row_number() OVER (PARTITION BY shared.queue ORDER BY shared.place) AS queue_rank,
-            row_number() OVER (PARTITION BY shared.task ORDER BY shared.place) AS task_rank,
-            row_number() OVER (PARTITION BY shared.tenant ORDER BY shared.place) AS tenant_rank,
-            row_number() OVER (PARTITION BY shared.resource ORDER BY shared.place) AS resource_rank
-        FROM shared
+            placed.id, limits.free, row_number() OVER (PARTITION BY limits.id COLLATE "C" ORDER BY placed.place) AS rank
+        FROM placed
+        CROSS JOIN LATERAL unnest(placed.ids) AS named (id)
+        JOIN limits ON limits.id = named.id
     ) AS ranked
-    CROSS JOIN slots
-    WHERE ranked.queue_rank <= COALESCE((slots.free ->> ranked.ids[1])::int, 1000000)
-        AND ranked.task_rank <= COALESCE((slots.free ->> ranked.ids[2])::int, 1000000)
-        AND ranked.tenant_rank <= COALESCE((slots.free ->> ranked.ids[3])::int, 1000000)
-        AND ranked.resource_rank <= COALESCE((slots.free ->> ranked.ids[4])::int, 1000000)
-    ORDER BY ranked.place
+    WHERE ranked.rank > ranked.free
+),
+chosen AS MATERIALIZED (
+    SELECT placed.id, placed.queue, placed.shard_key, placed.place, placed.ids
+    FROM placed
+    WHERE placed.id NOT IN (SELECT in_excess.id FROM in_excess)
+    ORDER BY placed.place
     LIMIT %(limit)s::int
 ),
 locked AS MATERIALIZED (
@@ -409,7 +446,7 @@ locked AS MATERIALIZED (
 )
 (
     SELECT
-        NULL::bigint AS id, NULL::text AS queue_and_key, false AS got, 0 AS place,
+        NULL::bigint AS id, NULL::text AS queue_and_key, EXISTS (SELECT FROM due WHERE due.has_more) AS got, 0 AS place,
         ARRAY(
             SELECT tenants.tenant
             FROM tenants
@@ -419,7 +456,12 @@ locked AS MATERIALIZED (
         ) AS limits,
         ARRAY[]::text[] AS missed,
         (
-            SELECT COALESCE(jsonb_object_agg(groups.tenant, groups.shard_key), '{}'::jsonb)::text
+            SELECT COALESCE(
+                    jsonb_object_agg(
+                        groups.tenant, jsonb_build_array(groups.shard_key, groups.task, groups.resource)
+                    ),
+                    '{}'::jsonb
+                )::text
             FROM groups
             WHERE groups.is_last
         ) AS broken_off

@@ -166,8 +166,7 @@ CLAIM = [
             Mutant(
                 pick,
                 "at most one row per (queue, shard_key)",
-                cut("DISTINCT ON (due.queue, COALESCE(due.shard_key, due.id::text))", "DISTINCT ON (due.queue, due.id)")
-                + cut("ORDER BY due.queue, COALESCE(due.shard_key, due.id::text)", "ORDER BY due.queue, due.id"),
+                cut('COALESCE(due.shard_key, due.id::text) COLLATE "C"', "due.id"),
                 s.pick_takes_one_of_a_key(LANE_OF[pick]),
             ),
             Mutant(

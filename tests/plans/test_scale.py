@@ -39,7 +39,13 @@ STATEMENTS = {
     "pick_laned": {**NEW_ROUND, "limit": LIMIT, "lane": 1, "steps": 36},
     "pick_laned later in the round": {
         **NEW_ROUND,
-        **{"limit": LIMIT, "lane": 1, "steps": 36, "next_tenant": "tenant500", "after_keys": '{"": "key50000"}'},
+        **{
+            "limit": LIMIT,
+            "lane": 1,
+            "steps": 36,
+            "next_tenant": "tenant500",
+            "places": f'{{"": ["key50000", "{TASK}", ""]}}',
+        },
     },
     "look": {},
 }

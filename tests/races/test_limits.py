@@ -111,7 +111,7 @@ def test_a_pick_that_another_session_overtook_is_judged_by_what_that_one_committ
     params = {**claimant().params(), **NEW_ROUND, "limit": 3}
     with queue_connection.transaction():
         picked = queue_connection.execute(load("pick_laned"), params).fetchall()
-        ids, locked = [row[0] for row in picked if row[2]], [name for row in picked[1:] for name in row[4]]
+        ids, locked = [row[0] for row in picked[1:] if row[2]], [name for row in picked[1:] for name in row[4]]
         assert (ids, locked) == ([job.id for job in jobs], [])
         LimitFactory(id="tenant:acme", max_running=1)
         assert len(guarded(second_connection, {"tenanted": True}, limit=3)) == 1

@@ -18,7 +18,7 @@ NEW_ROUND = {
     "from_lowest": False,
     "next_tenant": "",
     "used": 0,
-    "after_keys": "{}",
+    "places": "{}",
     "steps": 64,
 }
 FAILURE = Failure(
@@ -39,7 +39,7 @@ def pick(connection, *, limit=10, lane=Lane.LANED, **changes):
     stored = Lane.PLAIN if lane is Lane.BOUND else lane
     params = {**claimant(**changes).params(), **NEW_ROUND, "limit": limit, "lane": int(stored)}
     statement = "pick_laned" if lane is Lane.LANED else "pick_bound"
-    return [id for id, _, got, *_ in connection.execute(load(statement), params).fetchall() if got]
+    return [id for id, _, got, *_ in connection.execute(load(statement), params).fetchall() if id and got]
 
 
 def claim_picked(connection, ids, *, locked=None, **changes):

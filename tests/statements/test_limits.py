@@ -226,6 +226,26 @@ def test_a_key_behind_more_busy_ones_than_a_walk_sees_is_found(session):
     assert got == [free.id]
 
 
+def test_a_task_behind_more_unknown_ones_than_a_walk_sees_is_found(session):
+    """Jobs without a key: where the walk goes on is told by the task and the resource too."""
+    for number in range(60):
+        JobFactory(tenanted=True, task=f"gone{number:03}")
+    free = JobFactory(tenanted=True)
+    turn, got = Turn(), []
+    for _ in range(2):
+        got += claim_ids(session, lane=Lane.LANED, limit=1, turn=turn)
+        assert got or turn.has_more
+    assert got == [free.id]
+
+
+def test_a_claim_is_filled_by_the_one_tenant_that_has_as_many_jobs(session):
+    """Of each of six it reads at first about a sixth of what it wants."""
+    for number in range(5):
+        JobFactory(tenanted=True, tenant=f"small{number}")
+    add_jobs(50, tenanted=True, tenant="large")
+    assert len(claim_ids(session, lane=Lane.LANED, limit=20)) == 20
+
+
 @pytest.mark.case("L12")
 @pytest.mark.parametrize(("lane", "traits"), [(Lane.PLAIN, {}), (Lane.LANED, {"tenanted": True})])
 def test_low_priority_gets_an_eighth_of_the_claims(session, lane, traits):
