@@ -87,20 +87,20 @@ candidates AS MATERIALIZED (
         UNION ALL
         SELECT several.id
         FROM (
-            WITH RECURSIVE merged (id, run_at, is_cut) AS (
-                SELECT 0::bigint, '-infinity'::timestamptz, true
+            WITH RECURSIVE merged (id, run_at, queue, is_cut) AS (
+                SELECT 0::bigint, '-infinity'::timestamptz, '', true
                 UNION ALL
-                SELECT ahead.id, ahead.run_at, ahead.is_cut
+                SELECT ahead.id, ahead.run_at, ahead.queue, ahead.is_cut
                 FROM merged
                 CROSS JOIN LATERAL (
                     SELECT
-                        oldest.id, oldest.run_at, oldest.rank = level.most AS is_cut,
+                        oldest.id, oldest.run_at, oldest.queue, oldest.rank = level.most AS is_cut,
                         count(*) FILTER (WHERE oldest.rank = level.most) OVER (
                             ORDER BY oldest.run_at, oldest.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                         ) AS cuts
                     FROM unnest(level.queues, level.tasks) AS of_group (queue, task)
                     CROSS JOIN LATERAL (
-                        SELECT job.id, job.run_at, row_number() OVER (ORDER BY job.run_at, job.id) AS rank
+                        SELECT job.id, job.run_at, job.queue, row_number() OVER (ORDER BY job.run_at, job.id) AS rank
                         FROM pgqueue_job AS job
                         WHERE job.state IN ('pending', 'retrying')
                             AND job.lane = 0
@@ -123,6 +123,7 @@ candidates AS MATERIALIZED (
                 WHERE job.id = merged.id
                     AND coalesce(job.state IN ('pending', 'retrying'), FALSE)
                     AND job.lane = 0
+                    AND job.queue = merged.queue
                     AND job.run_at <= statement_timestamp()
                 FOR NO KEY UPDATE SKIP LOCKED
             ) AS locked

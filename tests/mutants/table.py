@@ -46,7 +46,7 @@ CLAIM = [
     Mutant(
         "claim",
         "of this lane",
-        cut("AND job.lane = 0 AND job.run_at", "AND job.run_at"),
+        cut("AND job.lane = 0 AND job.queue = merged", "AND job.queue = merged"),
         s.left_when_it_changed_before_the_lock("lane = 1, tenant = 'acme'"),
     ),
     Mutant("claim", "and queue", cut("AND job.queue = level.queues[1]"), s.left_by_the_claim(queue="excluded")),
@@ -56,12 +56,18 @@ CLAIM = [
         cut("AND job.queue = of_group.queue"),
         s.left_by_the_claim_of_several(queue="excluded"),
     ),
+    Mutant(
+        "claim",
+        "and queue",
+        cut("AND job.queue = merged.queue"),
+        s.left_when_it_changed_before_the_lock("queue = 'excluded'"),
+    ),
     Mutant("claim", "due", cut("AND job.run_at <= statement_timestamp()"), s.left_by_the_claim(future=True)),
     Mutant("claim", "due", cut("AND job.run_at <= statement_timestamp()"), s.left_by_the_claim_of_several(future=True)),
     Mutant(
         "claim",
         "due",
-        cut("AND job.lane = 0 AND job.run_at <= statement_timestamp()", "AND job.lane = 0"),
+        cut("merged.queue AND job.run_at <= statement_timestamp()", "merged.queue"),
         s.left_when_it_changed_before_the_lock("run_at = now() + '1 day'"),
     ),
     Mutant(
