@@ -309,7 +309,8 @@ def test_a_key_picked_by_one_session_is_left_alone_by_the_next_until_its_ending(
         "limit": 1,
     }
     with transaction(queue_connection, timeout_seconds=PATIENCE_SECONDS):
-        picked = [id for id, _, got, *_ in queue_connection.execute(load("pick_laned"), params).fetchall() if id and got]
+        rows = queue_connection.execute(load("pick_laned"), params).fetchall()
+        picked = [id for id, _, got, *_ in rows if id and got]
         assert picked == [first.id]
         assert held_keys(watching_connection) == 1
         # Session 2 tries the key's lock, does not get it, and goes on with another key.
