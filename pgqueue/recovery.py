@@ -1,7 +1,7 @@
 """The decision table: what becomes of a running job whose owner is gone, or left an effect unknown.
 
 One pure function serves endings, takeover and break lease, so that all give the same answer for the same
-row. Its input is read from the row under its lock; `docs/guarantees.md` prints the table.
+row. Its input is read from the row under its lock; `docs/when-a-worker-dies.md` prints the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decision table, row by row; `docs/guarantees.md` prints it."""
+"""The decision table, row by row; `docs/when-a-worker-dies.md` prints it."""
 
 from __future__ import annotations
 

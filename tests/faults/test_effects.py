@@ -1,29 +1,58 @@
 """The fault matrix: what each policy makes of each fault at each moment, counted by the provider.
 
-Every cell is one job of its own; the cells of a row share one worker, and so one signal.
+Every cell is one job of its own; the cells of a row share one worker, and so one signal. Each row is printed as the
+docs have it, and must stand there.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
-from pgqueue.models import Queue
+from pgqueue.models import Job, Queue
 from tests.testapp import matrix_tasks
 
-from .harness import Database, Workers, until
+from .harness import SHORT, Database, Workers, until
 from .provider import Provider
+from .proxy import ENDING, Fault, Proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.django_db(transaction=True)]
 
-POLICIES = ("idempotent", "probed", "manual", "undeclared")
-CELLS = {f"{policy}/{keys}" for policy in POLICIES for keys in ("keys", "forgets")}
-MOMENTS = ("before", "inside", "after", "stored", "confirming")
-SETTINGS = {"LEASE_SECONDS": 3, "CONCURRENCY": 10, "KILL_GRACE_SECONDS": 20, "BACKOFF_BASE_SECONDS": 0.1}
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "when-a-worker-dies.md"
+POLICIES = ("idempotent", "probed", "manual", "undeclared", "transactional")
+KEEPS = {"keys": "yes", "forgets": "no", "fences": "no, but checks fences"}
+MOMENTS = {
+    "before": "before the call",
+    "inside": "inside it",
+    "after": "after the other side did it",
+    "stored": "after the result was stored",
+    "confirming": "while confirming",
+}
+SETTINGS = {"LEASE_SECONDS": 3, "CONCURRENCY": 15, "KILL_GRACE_SECONDS": 20, "BACKOFF_BASE_SECONDS": 0.1}
 ENDED = "state IN ('succeeded', 'dead', 'cancelled') OR (state = 'unknown' AND probe_at IS NULL)"
+COMMITS = {
+    "before": b"WITH opened AS",
+    "inside": b"WITH recorded AS",
+    "after": b"WITH recorded AS",
+    "stored": b"WITH moved AS",
+    "confirming": b"WITH moved AS",
+}
+"""The write whose COMMIT comes next after each moment."""
+
+
+def moments(*in_short: str) -> pytest.MarkDecorator:
+    """Take every moment, in the short form some."""
+    return pytest.mark.parametrize("moment", in_short if SHORT else MOMENTS)
+
+
+def cells(moment: str, *keeps: str) -> set[str]:
+    """Return policy/memory of each cell; a transactional task has no calls with moments of their own."""
+    policies = POLICIES if moment in ("before", "inside", "after") else POLICIES[:-1]
+    return {f"{policy}/{each}" for policy in policies for each in keeps or ("keys", "forgets")}
 
 
 @pytest.fixture
@@ -39,14 +68,19 @@ def providers() -> Iterator[list[Provider]]:
 def begin(providers: list[Provider], moment: str, fault: str, cells: set[str], *, swallow: bool = False) -> Provider:
     provider = Provider(moment=moment, fault=fault, cells=cells)
     providers.append(provider)
-    for cell in sorted(cells):
-        getattr(matrix_tasks, cell.split("/")[0]).enqueue(provider.url, cell, swallow)
+    enqueue(provider, cells, swallow=swallow)
     return provider
 
 
-def until_ended(database: Database) -> dict[str, str]:
+def enqueue(provider: Provider, cells: Iterable[str], *, swallow: bool = False) -> None:
+    for cell in sorted(cells):
+        getattr(matrix_tasks, cell.split("/")[0]).enqueue(provider.url, cell, swallow)
+
+
+def until_ended(database: Database, provider: Provider) -> dict[str, str]:
     """Wait until every job has ended or waits for a person, and return where each cell stands."""
     until(lambda: database.value(f"SELECT bool_and({ENDED}) FROM pgqueue_job"), within_seconds=90)
+    until(lambda: provider.answering == 0 or provider.frozen, what="the provider has answered all")
     rows = database.rows(
         "SELECT payload.args ->> 1, job.state FROM pgqueue_job AS job JOIN pgqueue_jobpayload AS payload"
         " ON payload.job_id = job.id ORDER BY 1"
@@ -54,117 +88,105 @@ def until_ended(database: Database) -> dict[str, str]:
     return dict(rows)
 
 
-def tell(title: str, provider: Provider, states: dict[str, str]) -> None:
-    print(f"{title}: stages seen {sorted(provider.stages)}")
-    for cell, state in states.items():
-        print(f"  {cell:22} requests={provider.requests[cell]} effects={len(provider.effects[cell])} {state}")
+def effects(provider: Provider, cell: str) -> int:
+    """Count what happened: at the provider, or as rows of a transactional task."""
+    if cell.startswith("transactional"):
+        return Queue.objects.filter(name__startswith=f"{cell}:").count()
+    return len(provider.effects[cell])
 
 
-def assert_no_second_effect(provider: Provider, states: dict[str, str], *, but: set[str]) -> None:
-    assert provider.stages <= {"outcome_unknown"}
-    for cell, state in states.items():
-        assert len(provider.effects[cell]) <= 1 or cell in but, cell
-        if state == "succeeded":
-            assert provider.effects[cell], f"{cell} succeeded without an effect"
+def conclude(fault: str, moment: str, provider: Provider, states: dict[str, str], *, promised: bool = True) -> None:
+    """Print the row as the docs have it, and hold it against them and against what is promised."""
+    assert set(provider.stages) <= {"outcome_unknown"}
+    assert len(provider.stages) == sum(n for cell, n in provider.requests.items() if "transactional" not in cell)
+    lines = []
+    for keeps in sorted({cell.split("/")[1] for cell in states}, key=list(KEEPS).index):
+        found = [f"{policy}/{keeps}" for policy in POLICIES]
+        counts = [(cell, provider.requests[cell], effects(provider, cell)) for cell in found if cell in states]
+        told = {cell: f"{requests}/{effects} {states[cell]}" for cell, requests, effects in counts}
+        row = [fault, MOMENTS[moment], KEEPS[keeps], *(told.get(cell, "-") for cell in found)]
+        lines.append("| " + " | ".join(row) + " |")
+        for cell, requests, happened in counts:
+            assert happened <= 1 or cell == "idempotent/forgets" or not promised, cell
+            assert happened or states[cell] != "succeeded" or not requests, f"{cell} succeeded without an effect"
+    print("\n".join(lines))
+    page = PAGE.read_text()
+    assert [line for line in lines if line not in page] == []
 
 
-def expected_state(cell: str, moment: str) -> str:
-    """Return where the decision table leads: what was called and is not known waits for a person, or is asked about."""
-    waits = moment in ("inside", "after") and cell.split("/")[0] in ("manual", "undeclared")
-    return "unknown" if waits else "succeeded"
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
+@moments("inside", "confirming")
 def test_killed(moment: str, workers: Workers, database: Database, providers: list[Provider]) -> None:
-    provider = begin(providers, moment, "kill", CELLS)
+    provider = begin(providers, moment, "kill", cells(moment))
     killed = workers.start(settings=SETTINGS)
     assert killed.wait(within_seconds=90) == -signal.SIGKILL
     provider.go_on.set()
     workers.start(settings=SETTINGS)
-    states = until_ended(database)
-    tell(f"killed {moment}", provider, states)
-    assert_no_second_effect(provider, states, but={"idempotent/forgets"})
-    assert states == {cell: expected_state(cell, moment) for cell in CELLS}
+    states = until_ended(database, provider)
+    conclude("killed", moment, provider, states)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@moments("inside", "stored")
 def test_frozen_past_the_lease(moment: str, workers: Workers, database: Database, providers: list[Provider]) -> None:
     """Another worker decides meanwhile; then the first goes on, and nothing of it counts.
 
-    The call under way is of no avail either: its provider was asked before it froze. Where it checks no fences and
-    forgets keys, a replay beside it is not promised to be the only one.
+    Inside the call is the one place where that is not promised: the old request arrives when all is over. A provider
+    that checks fences refuses it.
     """
-    provider = begin(providers, moment, "freeze", CELLS)
+    keeps = ("keys", "forgets", "fences") if moment == "inside" else ("keys", "forgets")
+    provider = begin(providers, moment, "freeze", cells(moment, *keeps))
     frozen = workers.start(settings=SETTINGS)
     until(lambda: provider.frozen, within_seconds=90, what="the provider freezes the worker")
     workers.start(settings=SETTINGS)
-    lost = "SELECT count(*) FROM pgqueue_attempt WHERE outcome = 'lost'"
-    until(lambda: database.value(lost) == len(CELLS), within_seconds=60, what="all are taken over")
+    until_ended(database, provider)
     provider.go_on.set()
     frozen.send(signal.SIGCONT)
     provider.frozen = None
-    states = until_ended(database)
     frozen.wait(within_seconds=90)
-    tell(f"frozen {moment}", provider, states)
-    but = {"idempotent/forgets"} | ({"probed/keys", "probed/forgets"} if moment == "inside" else set())
-    assert_no_second_effect(provider, states, but=but)
+    states = until_ended(database, provider)
+    conclude("frozen past the lease", moment, provider, states, promised=moment != "inside")
+    fenced = [cell for cell in states if cell.endswith("fences")]
+    assert [cell for cell in fenced if effects(provider, cell) > 1] == []
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER], ids=lambda fault: fault.name.lower())
+@moments("after", "confirming")
+def test_the_connection_is_cut_at_the_commit(
+    moment: str, fault: Fault, workers: Workers, database: Database, providers: list[Provider], proxy: Proxy
+) -> None:
+    """One cell after the other: the COMMIT of its next write never arrives, or its answer does not."""
+    provider = Provider(moment=moment, fault="", cells=set())
+    providers.append(provider)
+    workers.start(settings={**SETTINGS, "LEASE_SECONDS": 30}, url=proxy.url())
+    for cell in sorted(cells(moment)):
+        marker = ENDING if cell.startswith("transactional") else COMMITS[moment]
+        plan = provider.act_on(cell, lambda marker=marker: proxy.plan(marker, fault))
+        enqueue(provider, [cell])
+        states = until_ended(database, provider)
+        assert plan().happened.is_set(), f"{cell}: nothing was cut"
+    told = "never arrives" if fault is Fault.CUT_BEFORE else "is not answered"
+    conclude(f"cut: the COMMIT {told}", moment, provider, states)
+    assert Job.objects.filter(lease_losses__gt=0).count() == 0
 
 
 @pytest.mark.parametrize("swallow", [False, True], ids=["raised", "swallowed"])
-@pytest.mark.parametrize("moment", ["inside", "after"])
+@moments("after")
 def test_an_exception(
     moment: str, swallow: bool, workers: Workers, database: Database, providers: list[Provider]
 ) -> None:
-    provider = begin(providers, moment, "drop", CELLS, swallow=swallow)
+    provider = begin(providers, moment, "drop", cells(moment), swallow=swallow)
     workers.start(settings=SETTINGS)
-    states = until_ended(database)
-    tell(f"{'swallowed' if swallow else 'raised'} {moment}", provider, states)
-    assert_no_second_effect(provider, states, but={"idempotent/forgets"})
-    assert states == {cell: expected_state(cell, moment) for cell in CELLS}
+    states = until_ended(database, provider)
+    conclude("and the task caught it" if swallow else "an exception", moment, provider, states)
 
 
-@pytest.mark.parametrize("moment", ["inside", "after"])
+@moments("inside")
 def test_timed_out_with_a_live_worker(
     moment: str, workers: Workers, database: Database, providers: list[Provider]
 ) -> None:
-    provider = begin(providers, moment, "stall", CELLS)
+    provider = begin(providers, moment, "stall", cells(moment))
     worker = workers.start(settings=SETTINGS)
     worker.until_says("job.timed_out", within_seconds=60)
-    until(lambda: worker.log().count("job.timed_out") == len(CELLS), within_seconds=30)
+    until(lambda: worker.log().count("job.timed_out") == len(cells(moment)), within_seconds=30)
     provider.go_on.set()
-    states = until_ended(database)
-    tell(f"timed out {moment}", provider, states)
-    assert_no_second_effect(provider, states, but={"idempotent/forgets"})
-    assert states == {cell: expected_state(cell, moment) for cell in CELLS}
-
-
-@pytest.mark.case("B20")
-def test_a_transactional_body_that_is_killed_leaves_one_row(
-    workers: Workers, database: Database, providers: list[Provider]
-) -> None:
-    provider = begin(providers, "after", "kill", {"transactional/keys"})
-    killed = workers.start(settings=SETTINGS)
-    assert killed.wait(within_seconds=90) == -signal.SIGKILL
-    provider.go_on.set()
-    workers.start(settings=SETTINGS)
-    assert until_ended(database) == {"transactional/keys": "succeeded"}
-    assert Queue.objects.filter(name__startswith="transactional/keys:").count() == 1
-    assert provider.requests["transactional/keys"] == 2
-
-
-def test_a_request_frozen_on_its_way_is_refused_by_a_provider_that_checks_fences(
-    workers: Workers, database: Database, providers: list[Provider]
-) -> None:
-    """It forgets keys. The replay arrives first, with a larger fence; then the old request does."""
-    cell = "idempotent/fences"
-    provider = begin(providers, "inside", "freeze", {cell})
-    frozen = workers.start(settings=SETTINGS)
-    until(lambda: provider.frozen, within_seconds=90, what="the provider freezes the worker")
-    workers.start(settings=SETTINGS)
-    assert until_ended(database) == {cell: "succeeded"}
-    provider.go_on.set()
-    frozen.send(signal.SIGCONT)
-    provider.frozen = None
-    frozen.wait(within_seconds=90)
-    assert (provider.requests[cell], len(provider.effects[cell])) == (2, 1)
-    assert provider.refused == [cell]
+    states = until_ended(database, provider)
+    conclude("timed out", moment, provider, states)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,19 +25,30 @@ def ask(url: str, page: str, **facts: Any) -> Any:
         client.close()
 
 
-def pay(context: Any, url: str, cell: str, swallow: bool) -> Any:
+def swallowing(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a body that is told to swallow return as if nothing had been."""
+
+    @wraps(body)
+    def run(context: Any, url: str, cell: str, swallow: bool = False) -> Any:
+        try:
+            return body(context, url, cell)
+        except ConnectionError:
+            if not swallow:
+                raise
+            return "as if nothing had been"
+
+    return run
+
+
+@swallowing
+def pay(context: Any, url: str, cell: str) -> Any:
     facts = {"cell": cell, "job": context.job_id}
     ask(url, "before", **facts)
-    try:
-        paid = context.effect(
-            "pay",
-            lambda key: ask(url, "pay", key=key, fence=context.fence, **facts),
-            reference=lambda paid: paid["id"],
-        )
-    except ConnectionError:
-        if swallow:
-            return "as if nothing had been"
-        raise
+    paid = context.effect(
+        "pay",
+        lambda key: ask(url, "pay", key=key, fence=context.fence, **facts),
+        reference=lambda paid: paid["id"],
+    )
     ask(url, "stored", **facts)
     with context.confirming("pay"):
         ask(url, "confirming", **facts)
@@ -72,10 +85,16 @@ def find(context: Any, effect: Any) -> Any:
 
 
 @task(recovery="transactional", **OPTIONS)
-def transactional(context: Any, url: str, cell: str, swallow: bool = False) -> None:
-    """Its effect is a row of its own database, written before the moment."""
+def transactional(context: Any, url: str, cell: str, swallow: bool = False) -> Any:
+    return write(context, url, cell, swallow)
+
+
+@swallowing
+def write(context: Any, url: str, cell: str) -> None:
+    """Its effect is a row of its own database."""
+    ask(url, "before", cell=cell)
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO pgqueue_queue (name, version, created_at) VALUES (%s || random(), 0, now())", [f"{cell}:"]
         )
-    ask(url, "pay", key=cell, fence=context.fence, cell=cell, job=context.job_id)
+    ask(url, "look", cell=cell)
