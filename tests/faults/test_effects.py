@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,8 @@ MOMENTS = {
     "stored": "after the result was stored",
     "confirming": "while confirming",
 }
-SETTINGS = {"LEASE_SECONDS": 3, "CONCURRENCY": 15, "KILL_GRACE_SECONDS": 20, "BACKOFF_BASE_SECONDS": 0.1}
+MAX_RUN_SECONDS = 8
+SETTINGS = {"LEASE_SECONDS": 5, "CONCURRENCY": 15, "KILL_GRACE_SECONDS": 20, "BACKOFF_BASE_SECONDS": 0.1}
 ENDED = "state IN ('succeeded', 'dead', 'cancelled') OR (state = 'unknown' AND probe_at IS NULL)"
 COMMITS = {
     "before": b"WITH opened AS",
@@ -65,16 +67,19 @@ def providers() -> Iterator[list[Provider]]:
         provider.close()
 
 
-def begin(providers: list[Provider], moment: str, fault: str, cells: set[str], *, swallow: bool = False) -> Provider:
+def begin(providers: list[Provider], moment: str, fault: str, cells: set[str], **given: Any) -> Provider:
     provider = Provider(moment=moment, fault=fault, cells=cells)
     providers.append(provider)
-    enqueue(provider, cells, swallow=swallow)
+    enqueue(provider, cells, **given)
     return provider
 
 
-def enqueue(provider: Provider, cells: Iterable[str], *, swallow: bool = False) -> None:
+def enqueue(
+    provider: Provider, cells: Iterable[str], *, swallow: bool = False, max_run_seconds: int | None = None
+) -> None:
     for cell in sorted(cells):
-        getattr(matrix_tasks, cell.split("/")[0]).enqueue(provider.url, cell, swallow)
+        task = getattr(matrix_tasks, cell.split("/")[0])
+        task.using(max_run_seconds=max_run_seconds).enqueue(provider.url, cell, swallow)
 
 
 def until_ended(database: Database, provider: Provider) -> dict[str, str]:
@@ -183,7 +188,7 @@ def test_an_exception(
 def test_timed_out_with_a_live_worker(
     moment: str, workers: Workers, database: Database, providers: list[Provider]
 ) -> None:
-    provider = begin(providers, moment, "stall", cells(moment))
+    provider = begin(providers, moment, "stall", cells(moment), max_run_seconds=MAX_RUN_SECONDS)
     worker = workers.start(settings=SETTINGS)
     worker.until_says("job.timed_out", within_seconds=60)
     until(lambda: worker.log().count("job.timed_out") == len(cells(moment)), within_seconds=30)

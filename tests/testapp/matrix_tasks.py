@@ -55,7 +55,7 @@ def pay(context: Any, url: str, cell: str) -> Any:
     return paid["id"]
 
 
-OPTIONS: dict[str, Any] = {"takes_context": True, "max_run_seconds": 6, "backoff_seconds": 0.01}
+OPTIONS: dict[str, Any] = {"takes_context": True, "backoff_seconds": 0.01}
 
 
 @task(recovery="idempotent", **OPTIONS)
