@@ -4,8 +4,9 @@
 
 Tenants with limits of 1, 3 and 20, and shard keys; sessions that claim, complete, fail, release and are
 killed at any moment; leases of a second, and takeovers. The checker reads the server's logical decoding. It never
-may see more jobs of a tenant running than its limit, nor two of a key; it tells for how long a slot was free while
-work waited. Ends with status 1 if a limit was exceeded, or the server's log has an error that no kill explains.
+may see more jobs of a tenant running than its limit, nor two of a key, nor that for longer than a worker sleeps between
+two looks without LISTEN a slot of a tenant was free, a job of it was due and none was started. Ends with status 1 if it
+did, or if the server's log has an error that no kill explains.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import psycopg
 from django.core.management import call_command
 
 from demo_project.postgres import start
+from pgqueue import conf
 from pgqueue.failures import Description, FailureClass
 from pgqueue.protocol.claiming import Claimant, Turn, claim
 from pgqueue.protocol.connecting import connect
@@ -36,8 +38,10 @@ from pgqueue.takeover import take_over_expired
 
 LIMITS = {"one": 1, "three": 3, "twenty": 20}
 TASK = "storm.task"
-JOBS = 20_000
+JOBS_PER_SECOND = 500
+"""More than the slots let through: there is always work that waits."""
 KEYS = 25
+RUN_SECONDS = 0.15
 SLOT = "pgqueue_storm"
 
 
@@ -53,9 +57,8 @@ def logical_server() -> Any:
     return start("storm", fsync=False)
 
 
-def prepare(url: str) -> None:
+def prepare(url: str, jobs: int) -> None:
     """Make the tables anew, limits and jobs."""
-
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [SLOT]
@@ -76,7 +79,7 @@ def prepare(url: str) -> None:
             " SELECT 0, 1, now(), now(), n %% 3, 1, 0, 1000, 0, 0, 'pending', 'default', %s, 'idempotent',"
             " 'not_called', (%s::text[])[1 + n %% 3], CASE WHEN n %% 5 = 0 THEN 'key' || n %% %s END"
             " FROM generate_series(1, %s) AS n",
-            [TASK, list(LIMITS), KEYS, JOBS],
+            [TASK, list(LIMITS), KEYS, jobs],
         )
 
 
@@ -88,12 +91,10 @@ class Session(threading.Thread):
         self.worker_id = 1_000 + number
         self.until = until
         self.counts: Counter[str] = Counter()
-        self.empty: list[tuple[float, float]] = []
         self.pid = 0
 
     def run(self) -> None:
         """Work until it is over, whatever happens to the connection."""
-
         while time.monotonic() < self.until:
             try:
                 with connect("default", role="storm") as connection:
@@ -103,17 +104,13 @@ class Session(threading.Thread):
                 self.counts["killed"] += 1
 
     def _work(self, connection: Any) -> None:
-
         turn, failure = Turn(), Failure(FailureClass.SYSTEM, Description("builtins.OSError", "no", "no"))
         claimant = Claimant(worker_id=self.worker_id, tasks=(TASK,), lease_seconds=1.0)
         while time.monotonic() < self.until:
             lane = random.choice((Lane.LANED, Lane.LANED, Lane.ALONE))
-            began = time.time()
             leases = claim(connection, claimant, lane=lane, limit=random.choice((1, 3, 10)), turn=turn)
-            if lane is Lane.LANED and not leases:
-                self.empty.append((began, time.time()))
             self.counts["claimed"] += len(leases)
-            time.sleep(random.random() * 0.03 if leases else 0.005)
+            time.sleep(random.random() * RUN_SECONDS if leases else 0.005)
             kinds = random.choices(
                 (EndingKind.COMPLETE, EndingKind.RETRY, EndingKind.RELEASE, None), (80, 10, 7, 3), k=len(leases)
             )
@@ -150,8 +147,9 @@ class Checker:
         self.waiting: defaultdict[str, dict[str, datetime]] = defaultdict(dict)
         self.most: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.free_since: dict[str, datetime] = {}
-        self.free: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+        self.started: set[str] = set()
+        self.idle_since: dict[str, datetime] = {}
+        self.longest: dict[str, float] = dict.fromkeys(LIMITS, 0.0)
         self.commits = 0
 
     def read(self, url: str) -> None:
@@ -172,6 +170,7 @@ class Checker:
             self.running[before["tenant"]] -= 1
             self.keys[before["shard_key"]] -= 1
         if row["state"] == "running":
+            self.started.add(row["tenant"])
             self.running[row["tenant"]] += 1
             self.keys[row["shard_key"]] += 1
         self.rows[row["id"]] = {name: row[name] for name in ("state", "tenant", "shard_key")}
@@ -193,23 +192,14 @@ class Checker:
         self.wrong += [f"{count} of {key} at {at}" for key, count in self.keys.items() if count > 1 and key != "null"]
 
     def _weigh(self, tenant: str, at: datetime, *, free: bool) -> None:
-        """Note for how long a slot is free while a job without a key waits and is due."""
+        """Note for how long a slot was free, and a job without a key was due, and none of the tenant was started."""
+        if since := self.idle_since.get(tenant):
+            self.longest[tenant] = max(self.longest[tenant], (at - since).total_seconds())
+        if tenant in self.started or not free or not any(run_at <= at for run_at in self.waiting[tenant].values()):
+            self.idle_since.pop(tenant, None)
         if free and any(run_at <= at for run_at in self.waiting[tenant].values()):
-            self.free_since.setdefault(tenant, at)
-        elif since := self.free_since.pop(tenant, None):
-            self.free[tenant].append((since.timestamp(), at.timestamp()))
-
-    def longest_in_vain(self, empty: list[tuple[float, float]]) -> dict[str, str]:
-        """Return for how long slots stayed free after a claim that began and ended meanwhile had found nothing."""
-        longest = {}
-        for tenant, spans in self.free.items():
-            waits = [
-                until - min(ended for began, ended in empty if since <= began and ended <= until)
-                for since, until in spans
-                if any(since <= began and ended <= until for began, ended in empty)
-            ]
-            longest[tenant] = f"{max(waits, default=0.0):.3f} s, of {len(spans)} times {len(waits)}"
-        return longest
+            self.idle_since.setdefault(tenant, at)
+        self.started.discard(tenant)
 
 
 def errors_in(log: str) -> list[str]:
@@ -230,7 +220,7 @@ def main() -> int:
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "demo_project.settings")
         django.setup()
         logging.disable(logging.WARNING)
-        prepare(server.url)
+        prepare(server.url, int(options.seconds * JOBS_PER_SECOND))
         return rage(server, options)
     finally:
         server.stop()
@@ -251,10 +241,12 @@ def rage(server: Any, options: argparse.Namespace) -> int:
     errors = errors_in(server.cluster.log.read_text()[log:])
     print("sessions:", dict(sum((session.counts for session in sessions), Counter())))
     print(f"commits: {checker.commits}; most at once: {dict(checker.most)} of {LIMITS}")
-    empty = [span for session in sessions for span in session.empty]
-    print(f"claims that found nothing: {len(empty)}; longest a slot then stayed free: {checker.longest_in_vain(empty)}")
+    print(f"longest that a slot was free, work due and none started: {checker.longest}")
     print(f"exceeded: {len(checker.wrong)} {checker.wrong[:5]}; errors in the server's log: {len(errors)} {errors[:5]}")
-    return int(bool(checker.wrong or errors))
+    left = sum(map(len, checker.waiting.values()))
+    too_long = max(checker.longest.values()) > conf.current().poll_without_listen_seconds
+    print(f"jobs still waiting at the end: {left}")
+    return int(bool(checker.wrong or errors or too_long or not left))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pgqueue.states import State
 from tests.factories import LimitFactory
 from tests.inline import work, work_through_retries, work_together
 from tests.testapp.contract_tasks import give_back
-from tests.testapp.limit_tasks import fail_now_and_then, nap
+from tests.testapp.limit_tasks import fail_now_and_then, go_on_for_ever, nap
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
 
@@ -67,9 +67,13 @@ def test_keys_with_failures_on_several_workers_keep_their_order_as_declared(stri
         assert ids == sorted(ids)
 
 
-def test_a_low_priority_is_not_starved_by_a_deep_backlog() -> None:
-    """Of two hundred claims of one job each, an eighth walked from the lowest up."""
-    enqueue_many(give_back.using(priority=9).bind(number) for number in range(100))
-    low = enqueue_many(give_back.using(priority=-9).bind(number) for number in range(5))
-    work(concurrency=1, max_jobs=60)
-    assert Job.objects.filter(id__in=low, state=State.SUCCEEDED).exists()
+def test_low_priority_gets_its_eighth_of_a_stream_of_high_priority_that_never_ends(settings: Any) -> None:
+    """Every job of high priority enqueues the next one. Jobs are claimed one by one: prefetched work is not counted."""
+    settings.PGQUEUE = {"BATCH_SIZE": 1}
+    enqueue_many(go_on_for_ever.using(priority=9).bind() for _ in range(20))
+    low = enqueue_many(give_back.using(priority=-9).bind(number) for number in range(30))
+    work(concurrency=1, max_jobs=160)
+    done = Job.objects.filter(state=State.SUCCEEDED)
+    assert done.count() == 160
+    assert 18 <= done.filter(id__in=low).count() <= 22
+    assert Job.objects.filter(state=State.PENDING, priority=9).exists()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import IsolationLevel
 
 from pgqueue.models import Job
 from pgqueue.operations import Actor, act
+from pgqueue.protocol import claiming
 from pgqueue.protocol.claiming import Turn, claim
 from pgqueue.states import Lane, State
 from tests.factories import TASK, JobFactory, LimitFactory
+from tests.mutants.mutating import loaded
 from tests.races.rows import WORKER, add_jobs, claimant
 from tests.statements.doing import NEW_ROUND, load
 
@@ -129,3 +134,100 @@ def test_a_limit_that_another_session_is_counting_keeps_no_other_tenant_waiting(
     with queue_connection.transaction():
         assert len(guarded(queue_connection, {"tenanted": True}, limit=1)) == 1
         assert guarded(second_connection, {"tenanted": True}, limit=2) == [free.id]
+
+
+# -- what decides is read after the lock -------------------------------------------------------------------
+
+OTHER_TASK = "tests.testapp.tasks.multiply"
+APART: dict[str, dict[str, Any]] = {
+    "tenant:acme": {"tenanted": True, "queue": "other"},
+    "resource:printer": {"using": True, "queue": "other"},
+    "queue:default": {"task": OTHER_TASK},
+    f"task:{TASK}": {"queue": "other"},
+    "key": {"keyed": True, "task": OTHER_TASK},
+}
+"""By limit, or by the key that both share: what tells the job of session 2 from the one of session 1."""
+GATE = 7
+
+
+def overtaken(
+    sessions: tuple[Connection, Connection],
+    in_background: Callable[..., Future[list[int]]],
+    wait_until_blocking: Callable[[Connection], None],
+    limit: str,
+) -> None:
+    """Session 1 picks, and stops between its snapshot and its locks; session 2 takes the only slot and commits."""
+    (first, second), apart = sessions, APART[limit]
+    lane = Lane.BOUND if limit.startswith(("queue", "task")) else Lane.LANED
+    if limit != "key":
+        LimitFactory(id=limit, max_running=1)
+    JobFactory(**{**apart, "queue": "default", "task": TASK})
+    job = JobFactory(**apart)
+    mine, theirs = (
+        claimant(queues=("default",), tasks=(TASK,)),
+        claimant(WORKER + 1, queues=(job.queue,), tasks=(job.task,)),
+    )
+    where = "WHERE placed.id NOT IN"
+    gated = {
+        name: load(name).replace(where, f"WHERE pg_advisory_xact_lock_shared({GATE}) IS NOT NULL AND placed.id NOT IN")
+        for name in ("pick_laned", "pick_bound")
+    }
+    assert all("pg_advisory_xact_lock_shared" in text for text in gated.values())
+    with loaded(gated):
+        with second.transaction():
+            second.execute("SELECT pg_advisory_xact_lock(%s)", [GATE])
+            claimed = in_background(claim, first, mine, lane=lane, limit=1)
+            wait_until_blocking(second)
+            assert [lease.id for lease in claim(second, theirs, lane=lane, limit=1)] == [job.id]
+        assert claimed.result() == []
+    assert Job.objects.filter(state=State.RUNNING).count() == 1
+
+
+@pytest.mark.parametrize("limit", APART)
+def test_a_claim_that_was_overtaken_before_it_had_the_lock_decides_by_what_the_other_committed(
+    queue_connection: Connection,
+    second_connection: Connection,
+    in_background: Callable[..., Future[list[int]]],
+    wait_until_blocking: Callable[[Connection], None],
+    limit: str,
+) -> None:
+    overtaken((queue_connection, second_connection), in_background, wait_until_blocking, limit)
+
+
+@pytest.mark.parametrize("limit", [limit for limit in APART if limit != "key"])
+def test_a_claim_that_counts_by_the_snapshot_of_its_pick_exceeds_the_limit(
+    queue_connection: Connection,
+    second_connection: Connection,
+    in_background: Callable[..., Future[list[int]]],
+    wait_until_blocking: Callable[[Connection], None],
+    limit: str,
+) -> None:
+    """The wrong way, for the test above to notice: one snapshot for both halves."""
+    queue_connection.isolation_level = IsolationLevel.REPEATABLE_READ
+    with pytest.raises(AssertionError):
+        overtaken((queue_connection, second_connection), in_background, wait_until_blocking, limit)
+    assert Job.objects.filter(state=State.RUNNING).count() == 2
+
+
+def test_a_claim_that_looks_for_its_key_by_the_snapshot_of_its_pick_is_stopped_by_the_index(
+    queue_connection: Connection,
+    second_connection: Connection,
+    in_background: Callable[..., Future[list[int]]],
+    wait_until_blocking: Callable[[Connection], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last line: it costs that one claim."""
+    queue_connection.isolation_level = IsolationLevel.REPEATABLE_READ
+    refused: list[str] = []
+    take = claiming._take
+
+    def watched(*args: Any) -> list[Any]:
+        try:
+            return take(*args)
+        except psycopg.errors.UniqueViolation as error:
+            refused.append(str(error.diag.constraint_name))
+            raise
+
+    monkeypatch.setattr(claiming, "_take", watched)
+    overtaken((queue_connection, second_connection), in_background, wait_until_blocking, "key")
+    assert refused == ["pgqueue_job_one_per_key"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -81,6 +82,26 @@ def tell_time() -> float:
 @task
 def pass_by(directory: str, name: str = "job") -> None:
     note(directory, "start", name)
+
+
+@task(takes_context=True, key_order="strict")
+def take_turns_strictly(context: Any, directory: str, name: str) -> None:
+    _fail_now_and_then(context, directory, name)
+
+
+@task(takes_context=True)
+def take_turns(context: Any, directory: str, name: str) -> None:
+    _fail_now_and_then(context, directory, name)
+
+
+def _fail_now_and_then(context: Any, directory: str, name: str) -> None:
+    note(directory, "start", name)
+    try:
+        time.sleep(random.random() * 0.01)
+        if context.attempt < 4 and random.random() < 0.1:
+            raise Retry("not now", after_seconds=0.02)
+    finally:
+        note(directory, "end", name)
 
 
 @task

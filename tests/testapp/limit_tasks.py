@@ -17,3 +17,8 @@ def nap() -> None:
 def fail_now_and_then(context: Any, number: int) -> None:
     if number % 2 and context.attempt == 1:
         raise Retry("not yet", after_seconds=0.01)
+
+
+@task
+def go_on_for_ever() -> None:
+    go_on_for_ever.using(priority=9).enqueue()
