@@ -10,7 +10,8 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Job, Limit, OperatorAction, Queue
 from .base import ReadOnlyAdmin
 from .keyset import Order
-from .words import NOTHING, instant_of
+from .marks import both
+from .words import NOTHING, instant_of, outcome_words, state_words, verb_words
 
 TARGETS = {"job": Job, "queue": Queue, "limit": Limit}
 
@@ -21,9 +22,9 @@ class OperatorActionAdmin(ReadOnlyAdmin):
     list_display = (
         instant_of("created_at", _("when")),
         "actor_name",
-        "verb",
+        "action",
         "target",
-        "outcome",
+        "came_of_it",
         "versions",
         "reason",
         "ticket",
@@ -35,11 +36,11 @@ class OperatorActionAdmin(ReadOnlyAdmin):
         instant_of("created_at", _("when")),
         "actor_name",
         "actor_id",
-        "verb",
+        "action",
         "target",
-        "outcome",
+        "came_of_it",
         "versions",
-        "state_found",
+        "found",
         "reason",
         "ticket",
         "params",
@@ -47,6 +48,23 @@ class OperatorActionAdmin(ReadOnlyAdmin):
         "idempotency_key",
     )
     empty_text = _("Nobody has acted, here or with pgqueue_act, on what you look at.")
+
+    @admin.display(description=_("action"))
+    def action(self, action: OperatorAction) -> Any:
+        """Return what the console calls the verb, and what commands do."""
+        return both(verb_words(action.verb), action.verb)
+
+    @admin.display(description=_("outcome"))
+    def came_of_it(self, action: OperatorAction) -> Any:
+        """Return the outcome in the same words as everywhere, and its own."""
+        return both(outcome_words(action.outcome), action.outcome)
+
+    @admin.display(description=_("state found"))
+    def found(self, action: OperatorAction) -> Any:
+        """Return the state that the target was found in."""
+        if action.state_found is None or action.target_kind != "job":
+            return action.state_found or NOTHING
+        return both(state_words(action.state_found), action.state_found)
 
     @admin.display(description=_("target"))
     def target(self, action: OperatorAction) -> Any:

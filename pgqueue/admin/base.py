@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
+import django
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
@@ -21,6 +22,7 @@ from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.text import capfirst
 
 from .. import conf
 from ..protocol.connecting import job_alias
@@ -134,6 +136,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def _too_slow(self, request: HttpRequest) -> HttpResponse:
         context = {**self.admin_site.each_context(request), **self.page_context(request), "opts": self.opts}
         context |= {"media": self.media, "title": self.opts.verbose_name_plural, "list_url": self.list_url(None)}
+        context["crumbs"] = self.crumbs()
         request.current_app = self.admin_site.name
         template = "admin/pgqueue/too_slow.html"
         return TemplateResponse(request, template, context, status=HTTPStatus.SERVICE_UNAVAILABLE)
@@ -144,7 +147,15 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             "navigation": list(self._navigation(request)),
             "zone": f"{datetime.now(timezone.get_current_timezone()):%Z (UTC%z)}",
             "is_read_only": conf.current().console_read_only,
+            "crumbs_are_list": django.VERSION >= (6, 1),
         }
+
+    def crumbs(self, *further: tuple[str, Any]) -> list[dict[str, Any]]:
+        """Return where a page stands: below the app, this list, and (URL, text) of what comes further down."""
+        app = reverse(f"{self.admin_site.name}:app_list", args=[self.opts.app_label])
+        name = capfirst(self.opts.verbose_name_plural)
+        trail = [(app, self.opts.app_config.verbose_name), (self.list_url(None), name), *further]
+        return [{"url": url, "text": text} for url, text in [*trail[:-1], ("", trail[-1][1])]]
 
     def _navigation(self, request: HttpRequest) -> Any:
         shown = {model._meta.model_name: (model, of) for model, of in self.admin_site._registry.items()}

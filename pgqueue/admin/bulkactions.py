@@ -32,7 +32,8 @@ from .base import READING, ReadOnlyAdmin
 from .bulk import may_bulk
 from .inputs import LARGEST_SPREAD_MINUTES
 from .keyset import Order
-from .words import CONSEQUENCES, NOTHING, OUTCOME_WORDS, VERB_LABELS, instant_of, span, state_words
+from .marks import badge
+from .words import CONSEQUENCES, NOTHING, VERB_LABELS, instant_of, outcome_words, span, state_words
 
 STATES = {
     "frozen": gettext_lazy("frozen, nothing done yet"),
@@ -112,6 +113,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "media": self.media,
             "title": self.opts.verbose_name,
+            "crumbs": self.crumbs(("", bulk)),
             "problem": problem,
         }
         request.current_app = self.admin_site.name
@@ -134,9 +136,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
             "consequence": CONSEQUENCES[bulk.verb],
             "standing": STATES.get(bulk.state, bulk.state),
             "preview": preview,
-            "outcomes": [
-                {"word": OUTCOME_WORDS[Outcome(word)], "value": word, "jobs": jobs} for word, jobs in counted.items()
-            ],
+            "outcomes": [{"word": outcome_words(word), "value": word, "jobs": jobs} for word, jobs in counted.items()],
             "not_done": sum(jobs for word, jobs in counted.items() if word != Outcome.APPLIED),
             "rows": [self._row(row, jobs.get(row.job_id)) for row in rows[:SHOWN_ROWS]],
             "more_rows": len(rows) > SHOWN_ROWS,
@@ -155,10 +155,10 @@ class BulkActionAdmin(ReadOnlyAdmin):
         return {
             "job": self.link(Job, row.job_id, str(row.job_id)),
             "task": NOTHING if job is None else job.task,
-            "state": NOTHING if job is None else state_words(job.state),
+            "state": NOTHING if job is None else badge(job.state),
             "seen": row.version_seen,
             "found": NOTHING if row.version_found is None else row.version_found,
-            "outcome": NOTHING if row.outcome is None else OUTCOME_WORDS[Outcome(row.outcome)],
+            "outcome": NOTHING if row.outcome is None else outcome_words(row.outcome),
         }
 
     def step_view(self, request: HttpRequest, object_id: str, step: str) -> HttpResponse:

@@ -21,7 +21,7 @@ from ..verbs import Verb, why_not
 from .base import ReadOnlyAdmin
 from .inputs import shown_inputs
 from .seen import Seen
-from .words import CONSEQUENCES, VERB_LABELS, instant, state_words
+from .words import CONSEQUENCES, VERB_LABELS, instant, state_in_full, state_words, verb_words
 
 REASONED_LEVEL = 2
 """From this level on, a reason is compulsory."""
@@ -41,6 +41,8 @@ class ConfirmPages(ReadOnlyAdmin):
     target_kind: str
     words = staticmethod(state_words)
     """What the target's states are called."""
+    in_full = staticmethod(state_in_full)
+    """The same, with the word that commands have."""
 
     def target_of(self, object_id: str) -> str | None:
         """Return the target as `act` and the audit log name it; None for what no target is called."""
@@ -60,7 +62,7 @@ class ConfirmPages(ReadOnlyAdmin):
 
     def facts_of(self, obj: Any) -> Facts:
         """Return what an operator must know before acting."""
-        return [(_("State"), self.words(self.state_of(obj))), (_("Version"), obj.version)]
+        return [(_("State"), self.in_full(self.state_of(obj))), (_("Version"), obj.version)]
 
     def effects_in_question(self, verb: Verb, obj: Any) -> list[str]:
         """Return the names of the effects that a verb's verdict can be about."""
@@ -107,6 +109,7 @@ class ConfirmPages(ReadOnlyAdmin):
             "media": self.media,
             "title": VERB_LABELS[verb.name],
             "subtitle": obj or target,
+            "crumbs": self.crumbs((self._object_url(request, target), obj or target), ("", VERB_LABELS[verb.name])),
             "target": target,
             "error": error,
             "problems": problems or {},
@@ -133,7 +136,7 @@ class ConfirmPages(ReadOnlyAdmin):
         facts = [(label, str(value)) for label, value in self.facts_of(obj)]
         before = seen.facts if seen is not None and changed else []
         return {
-            "object_url": self.page_url(self.model, "change", target, **self.kept(request)),
+            "object_url": self._object_url(request, target),
             "changed": changed,
             "changed_by": self._last_action(target, obj.version) if changed else None,
             "compared": bool(before),
@@ -144,13 +147,16 @@ class ConfirmPages(ReadOnlyAdmin):
             "refusal": self._why_not(self.actor_of(request), verb, obj),
         }
 
+    def _object_url(self, request: HttpRequest, target: str) -> str:
+        return self.page_url(self.model, "change", target, **self.kept(request))
+
     def _last_action(self, target: str, version: int) -> dict[str, Any] | None:
         """Return the operator's action that made the version; None when a worker made it."""
         actions = OperatorAction.objects.using(job_alias()).filter(target_kind=self.target_kind, target_id=target)
         action = actions.filter(outcome=Outcome.APPLIED).order_by("-id").first()
         if action is None or action.version_after != version:
             return None
-        label = VERB_LABELS.get(action.verb, action.verb)
+        label = verb_words(action.verb)
         return {"action": action, "label": label, "entry": self.link(OperatorAction, action.pk, _("audit entry"))}
 
     def _token(self, request: HttpRequest, verb: Verb, target: str, obj: Any, seen: Seen | None) -> str:

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ..states import State
+from .marks import both
 from .words import state_words
 
 
@@ -21,7 +22,7 @@ class StateFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return every state."""
-        return [(state.value, state_words(state.value)) for state in State]
+        return [(state.value, both(state_words(state.value), state.value)) for state in State]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep jobs of the chosen state."""

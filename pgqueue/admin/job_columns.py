@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
@@ -15,7 +15,8 @@ from ..models import Job, JobPayload, JobResult, Limit, Queue, Worker
 from ..protocol.connecting import job_alias
 from ..states import WAITING, Stage, State
 from .bulk import BulkVerbs
-from .words import NOTHING, SCHEDULED, badge, span
+from .marks import badge, short_path
+from .words import NOTHING, SCHEDULED, span
 
 LONGEST_ERROR = 80
 
@@ -34,10 +35,18 @@ class JobColumns(BulkVerbs):
         later = job.state == State.PENDING and _seconds(job, job.run_at) > 0
         return badge(SCHEDULED if later else job.state)
 
-    @admin.display(description=_("stage"))
-    def effect_stage(self, job: Job) -> str:
-        """Return the stage by its one word; nothing where no effect was begun."""
-        return NOTHING if job.stage == Stage.NOT_CALLED else job.stage
+    @admin.display(description=_("state"))
+    def standing_and_stage(self, job: Any) -> Any:
+        """Return the state, and the stage by its one word where an effect was begun."""
+        if job.stage == Stage.NOT_CALLED:
+            return self.standing(job)
+        stage = format_html('<span class="pgqueue-module">{}: <code>{}</code></span>', _("stage"), job.stage)
+        return format_html("{} {}", self.standing(job), stage)
+
+    @admin.display(description=_("task"))
+    def short_task(self, job: Job) -> Any:
+        """Return the function over its module: the list has no room for both in one line."""
+        return short_path(job.task)
 
     @admin.display(description=_("attempts"))
     def tried(self, job: Job) -> str:
@@ -68,12 +77,13 @@ class JobColumns(BulkVerbs):
         return (_("due in %(span)s") if seconds > 0 else _("due for %(span)s")) % {"span": span(seconds)}
 
     @admin.display(description=_("last error"))
-    def error(self, job: Job) -> str:
-        """Return the class without its module, and the beginning of the message."""
+    def error(self, job: Job) -> Any:
+        """Return the class without its module, and the beginning of the message; of a success, whose it was."""
         if job.last_error_class is None:
             return NOTHING
         name = job.last_error_class.rpartition(".")[2]
-        return Truncator(f"{name}: {job.last_error or ''}".rstrip(": ")).chars(LONGEST_ERROR)
+        text = Truncator(f"{name}: {job.last_error or ''}".rstrip(": ")).chars(LONGEST_ERROR)
+        return _("Earlier attempt: %(error)s") % {"error": text} if job.state == State.SUCCEEDED else text
 
     @admin.display(description=_("queue"))
     def queue_link(self, job: Job) -> Any:

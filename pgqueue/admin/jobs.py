@@ -33,17 +33,16 @@ class JobAdmin(JobColumns):
 
     target_kind = "job"
     orders = {
-        "newest": (_("newest"), Order(("-id",))),
-        "oldest": (_("oldest"), Order(("id",))),
+        "newest": (_("created last"), Order(("-id",))),
+        "oldest": (_("created first"), Order(("id",))),
         "longest": (_("longest running"), Order(("claimed_at", "id"))),
     }
     list_display = (
         "number",
-        "standing",
-        "task",
+        "standing_and_stage",
+        "short_task",
         "queue",
         "tried",
-        "effect_stage",
         "when",
         "error",
     )
@@ -116,10 +115,12 @@ class JobAdmin(JobColumns):
             keys,
             ("unique_key", "until_started", "replaced_at"),
         ]
+        succeeded = obj is not None and obj.state == State.SUCCEEDED
+        error = _("Error of an earlier attempt") if succeeded else _("Last error")
         related = [("parent_id", "cloned_from_id", "schedule_id")]
         return (
             (None, {"fields": [("standing", "tried", "version"), ("queue_link", "operation")]}),
-            (_("Last error"), {"fields": ["last_error_class", "last_error"]}),
+            (error, {"fields": ["last_error_class", "last_error"]}),
             (_("Times"), {"fields": [tuple(times[:3]), tuple(times[3:5]), tuple(times[5:])]}),
             (_("Lease"), {"fields": [("lease", "worker"), LEASE_UNTIL, ("fence", "lease_losses", "settled_by")]}),
             (

@@ -17,12 +17,13 @@ from django.utils.translation import gettext_lazy, ngettext
 from ..models import Job, OperatorAction, Queue, Reconcile, Worker
 from ..protocol.connecting import job_alias
 from ..protocol.surveying import COUNTED_AT_MOST, Live
-from ..states import Outcome, State
+from ..states import State
 from .base import ReadOnlyAdmin
 from .charts import HEIGHT, STACKED, WIDTH, columns, percentile, points
 from .keyset import Order
+from .marks import beside
 from .survey import RANGES, Survey, survey
-from .words import NOTHING, OUTCOME_WORDS, STATES, VERB_LABELS, instant, pause_words, span, stamp
+from .words import NOTHING, SCHEDULED, STATES, instant, outcome_words, pause_words, span, stamp, verb_words
 
 RANGE_LABELS = {
     "1h": gettext_lazy("1 hour"),
@@ -78,6 +79,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "media": self.media,
             "title": _("Job queue"),
+            "crumbs": self.crumbs(),
             "needs": list(self._needs(read)),
             "numbers": list(self._numbers(read)),
             "ranges": [
@@ -127,19 +129,22 @@ class OverviewAdmin(ReadOnlyAdmin):
         more = live.waiting_is_capped
         old = NOTHING if live.oldest_ready_seconds is None else span(live.oldest_ready_seconds)
         failed = sum(row[3] for row in read.failures)
-        yield self._number(STATES[State.PENDING][1], capped(live.ready, more=more), q="state:pending due:now")
-        yield self._number(STATES["scheduled"][1], capped(live.scheduled, more=more), q="state:pending due:later")
-        yield self._number(STATES[State.RETRYING][1], capped(live.retrying, more=more), state="retrying")
+        yield self._number(State.PENDING, capped(live.ready, more=more), q="state:pending due:now")
+        yield self._number(SCHEDULED, capped(live.scheduled, more=more), q="state:pending due:later")
+        yield self._number(State.RETRYING, capped(live.retrying, more=more), state="retrying")
         running = _("%(running)s of %(slots)s slots") % {"running": capped(live.running), "slots": f"{live.slots:,}"}
-        yield self._number(STATES[State.RUNNING][1], running, state="running")
-        yield self._number(STATES[State.UNKNOWN][1], capped(live.unknown), state="unknown")
-        yield self._number(STATES[State.PAUSED][1], capped(live.held), state="paused")
+        yield self._number(State.RUNNING, running, state="running")
+        yield self._number(State.UNKNOWN, capped(live.unknown), state="unknown")
+        yield self._number(State.PAUSED, capped(live.held), state="paused")
         yield self._number(_("Failed within 24 hours"), f"{failed:,}", q="state:dead ended:24h")
         yield self._number(_("Oldest ready job waits for"), old, q="state:pending due:now", sort="oldest")
         yield self._number(_("Rows of jobs"), _("~ %(rows)s (estimate)") % {"rows": f"{live.table_estimate:,}"})
 
-    def _number(self, label: Any, value: str, **query: str) -> dict[str, Any]:
-        return {"label": label, "value": value, "url": self._list(Job, **query)}
+    def _number(self, of: Any, value: str, **query: str) -> dict[str, Any]:
+        """Return a number of a state, or of what has words of its own."""
+        label = STATES[of][1] if of in STATES else of
+        code = beside(label, State.PENDING.value if of == SCHEDULED else of) if of in STATES else ""
+        return {"label": label, "code": code, "value": value, "url": self._list(Job, **query)}
 
     def _failure(self, row: tuple[str, int, int, int, int]) -> dict[str, Any]:
         error, *counts = row
@@ -156,9 +161,9 @@ class OverviewAdmin(ReadOnlyAdmin):
         return {
             "at": stamp(action.created_at),
             "who": action.actor_name,
-            "what": VERB_LABELS.get(action.verb, action.verb),
+            "what": verb_words(action.verb),
             "target": f"{action.target_kind} {action.target_id}",
-            "outcome": OUTCOME_WORDS[Outcome(action.outcome)],
+            "outcome": outcome_words(action.outcome),
             "reason": action.reason,
             "ticket": action.ticket,
             "entry": self.link(OperatorAction, action.pk, _("audit entry")),

@@ -16,7 +16,7 @@ from .words import NOTHING, instant, queue_words
 class PausedAdmin(VerbAdmin):
     """An admin of rows that say who paused them, when, why, and until when."""
 
-    words = staticmethod(queue_words)
+    words = in_full = staticmethod(queue_words)
 
     def state_of(self, obj: Any) -> str:
         """Return the state in the verbs' words; a pause whose time is over is none."""

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from ..models import Attempt, Effect, Job, OperatorAction
 from ..protocol.connecting import job_alias
 from ..states import AttemptOutcome, Stage, State
-from .words import ATTEMPT_OUTCOMES, NOTHING, OUTCOME_WORDS, VERB_LABELS, span, stage_words, stamp
+from .words import ATTEMPT_OUTCOMES, NOTHING, outcome_words, span, stage_words, stamp, verb_words
 
 LATEST = 20
 SHORTEST_WAIT_SECONDS = 1.0
@@ -132,8 +132,8 @@ def _steps(effects: list[Effect]) -> Iterable[Step]:
 def _of_action(action: OperatorAction) -> Event:
     facts = {
         "who": action.actor_name,
-        "verb": VERB_LABELS.get(action.verb, action.verb),
-        "outcome": OUTCOME_WORDS.get(action.outcome, action.outcome),  # type: ignore[call-overload]
+        "verb": verb_words(action.verb),
+        "outcome": outcome_words(action.outcome),
     }
     return Event(
         at=action.created_at,

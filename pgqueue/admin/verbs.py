@@ -87,6 +87,8 @@ class VerbAdmin(ConfirmPages):
         offers = [self._offer(request, actor, verb, obj) for verb in verbs]
         # What can be done comes first; what cannot is still listed, with its reason.
         context["offers"] = sorted(offers, key=lambda offer: offer.why_not is not None)
+        context["offered"] = [offer for offer in offers if offer.why_not is None]
+        context["refused"] = [offer for offer in offers if offer.why_not is not None]
         context["seen_at"] = instant(obj.now)
         return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
 

@@ -49,6 +49,7 @@ OUTCOME_WORDS = {
     Outcome.REFUSED_RUNNING: _("running, nothing done"),
     Outcome.REFUSED_UNKNOWN: _("outcome unknown, nothing done"),
     Outcome.REFUSED_STATE: _("not possible as it stands, nothing done"),
+    Outcome.REFUSED_DUPLICATE: _("another job of its unique key is there, nothing done"),
     Outcome.GONE: _("gone, nothing done"),
     Outcome.BUSY: _("busy, nothing done"),
     Outcome.REPLAYED: _("already done, not done twice"),
@@ -161,13 +162,20 @@ def state_words(state: str) -> Any:
     return _("Ready or scheduled") if state == State.PENDING else STATES.get(state, ("", state))[1]
 
 
-def badge(state: str) -> Any:
-    """Return a job's state as sign and words, with a class for its colour."""
-    sign, words = STATES.get(state, ("", state))
-    shown = state if state in STATES else "other"
-    return format_html(
-        '<span class="pgqueue-state pgqueue-{}"><span aria-hidden="true">{}</span> {}</span>', shown, sign, words
-    )
+def state_in_full(state: str) -> str:
+    """Return what a job's state is called, and its technical word where that is another one; as text."""
+    words = str(state_words(state))
+    return words if words.casefold() == state else f"{words} ({state})"
+
+
+def verb_words(verb: str) -> Any:
+    """Return what a verb is called; one that this release does not know is called what it is."""
+    return VERB_LABELS.get(verb, verb)
+
+
+def outcome_words(outcome: str) -> Any:
+    """Return what came of an action, in words."""
+    return OUTCOME_WORDS.get(outcome, outcome)  # type: ignore[call-overload]
 
 
 def stage_words(stage: str) -> Any:

@@ -64,7 +64,7 @@ def test_the_list_shows_the_newest_first_with_what_matters(operator: Client) -> 
         "8 of 8",
         "worker -101, ",
         "s left",
-        "tests.testapp.tasks.add",
+        "add tests. testapp. tasks",
         "Failed, gave up",
         "due for ",
         "ended ",

@@ -12,7 +12,7 @@ from django.db.models import F
 from django.test import Client
 
 from pgqueue.admin.seen import CONFIRM_SECONDS
-from pgqueue.admin.words import stage_words, state_words
+from pgqueue.admin.words import stage_words, state_in_full, state_words
 from pgqueue.models import Job, OperatorAction
 from pgqueue.states import Outcome
 from tests.admin.conftest import VIEWS
@@ -302,7 +302,7 @@ def test_two_operators_on_the_same_page_one_wins(operator: Client) -> None:
     answer = second.post(confirm_url(row, "requeue"), filled(tokens[1], row))
     assert answer.status_code == 409
     assert "Changed since you looked" in answer.text
-    assert answer.context["facts"][0][1:] == ("Ready or scheduled", "Failed, gave up")
+    assert answer.context["facts"][0][1:] == ("Ready or scheduled (pending)", "Failed, gave up (dead)")
     assert OperatorAction.objects.values_list("actor_name", "outcome").order_by("id").last() == ("op2", "changed")
 
 
@@ -373,7 +373,7 @@ def test_the_confirm_page_shows_the_facts(verb: str, operator: Client) -> None:
     facts = {str(label): now for label, now, _was in answer.context["facts"]}
     assert facts["Version"] == str(row.version)
     if VERBS[verb].kind == "job":
-        assert facts["State"] == state_words(row.state)
+        assert facts["State"] == state_in_full(row.state)
         assert facts["Attempts"] == f"{row.attempts} of {row.max_attempts}"
         assert facts["Stage reached"] == stage_words(row.stage)
         assert facts["Operation key"] == f"job:{row.pk}"

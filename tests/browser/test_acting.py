@@ -267,6 +267,9 @@ def test_a_viewer_is_told_why_and_offered_nothing(person: Bring) -> None:
     who = person("viewer", "view_job", "view_queue", "view_bulkaction")
     who.go(f"{JOBS}{rows['dead'].pk}/change/")
     assert who.page.locator("a[href*='/do/']").count() == 0
+    assert "Requeue job:" not in who.text()
+    who.page.focus(".pgqueue-refused summary")
+    who.page.keyboard.press("Enter")
     assert "Requeue job: You do not have the permission pgqueue.requeue_job." in who.text()
     assert who.go(f"{JOBS}{rows['dead'].pk}/do/requeue/").status == 403
     who.go(JOBS)

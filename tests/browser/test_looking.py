@@ -202,3 +202,44 @@ def test_screenshots(theme: str, person: Bring) -> None:
     for name, path in screens(rows).items():
         who.go(path)
         who.page.screenshot(path=directory / f"{name}-{theme}.png", full_page=name != "jobs")
+
+
+ASKEW = """[...document.querySelectorAll('#content table')].flatMap(table => {
+    const inside = cell => cell.getBoundingClientRect().left + parseFloat(getComputedStyle(cell).paddingLeft);
+    const [heads, cells] = ['thead tr', 'tbody tr'].map(row => [...(table.querySelector(row)?.children ?? [])]);
+    return heads.length !== cells.length ? [] : heads
+        .filter(head => !head.matches('.action-checkbox-column') && head.offsetParent)
+        .filter(head => Math.abs(inside(head) - inside(cells[heads.indexOf(head)])) > 1)
+        .map(head => head.innerText);
+})"""
+"""The headings that do not stand over their cells."""
+
+
+@pytest.mark.parametrize("width", [1101, 1280] if SHORT else [1101, 1279, 1280, 1920])
+def test_lists_fit_and_headings_stand_over_their_cells(width: int, person: Bring) -> None:
+    rows = seed()
+    who = person(viewport={"width": width, "height": 900})
+    cut, askew = {}, {}
+    for name, path in screens(rows).items():
+        who.go(path)
+        who.page.evaluate("document.querySelectorAll('#content details').forEach(each => { each.open = true; })")
+        askew[name] = who.page.evaluate(ASKEW)
+        wide = "[...document.querySelectorAll('.results')].map(r => r.scrollWidth - r.clientWidth).filter(by => by > 0)"
+        cut[name] = who.page.evaluate(wide)
+    assert {name: found for name, found in askew.items() if found} == {}
+    assert {name: found for name, found in cut.items() if found} == {}
+
+
+def test_no_word_of_a_task_is_broken_by_the_edge_of_its_column(person: Bring) -> None:
+    seed()
+    who = person(viewport={"width": 1280, "height": 900})
+    who.go("/admin/pgqueue/job/")
+    # Each word is one box, and a broken one two.
+    broken = """[...document.querySelectorAll('#result_list .field-short_task span')].flatMap(span =>
+        [...span.childNodes].filter(node => node.nodeType === 3).filter(node => {
+            const range = document.createRange();
+            range.selectNodeContents(node);
+            return range.getClientRects().length > 1;
+        }).map(node => node.data))"""
+    assert who.page.locator("#result_list .field-short_task").count() > 5
+    assert who.page.evaluate(broken) == []

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
-from pgqueue.models import Job, MinuteStat, Queue, Worker
+import pgqueue
+from pgqueue.models import Attempt, Job, MinuteStat, Queue, Worker
 
 TASK = "shop.tasks.charge_card"
 """No worker of the demo knows it: what is shown stays as it is."""
 ERROR = "shop.errors.CardDeclined"
+DECLINED = "The bank declined the card: insufficient funds."
 DEAD = 300
+ATTEMPTS = 5
+PAUSES = [timedelta(seconds=2**number) for number in range(1, ATTEMPTS)]
+RUN = timedelta(seconds=0.3)
+LIVE = 3
+"""Others that were claimed once."""
 MINUTES = 180
 
 
@@ -43,27 +51,47 @@ def _fill(now: datetime) -> None:
             ),
         ]
     )
-    (worker,) = Worker.objects.bulk_create([_silent_worker(now)])
-    Job.objects.bulk_create([_dead(now, number) for number in range(DEAD)])
-    Job.objects.bulk_create(
-        [
-            _job(now, state="succeeded", attempts=1, finished_at=now - timedelta(minutes=5)),
-            _job(now, state="cancelled", finished_at=now - timedelta(minutes=9)),
-            _job(now, queue="emails", task="shop.tasks.send_mail"),
-            _job(now, run_at=now + timedelta(hours=7)),
-            _job(now, state="retrying", attempts=2, run_at=now + timedelta(hours=1), last_error_class=ERROR),
-            _job(now, state="paused", held_from="pending"),
-            _job(
-                now,
-                state="running",
-                worker_id=worker.pk,
-                fence=0,
-                claimed_at=now - timedelta(minutes=2),
-                lease_until=now + timedelta(hours=2),
-            ),
-        ]
-    )
+    gone, silent = Worker.objects.bulk_create([_stopped_worker(now), _silent_worker(now)])
+    fences = _draw_fences(DEAD * ATTEMPTS + LIVE)
+    dead = Job.objects.bulk_create([_dead(now, number, gone, fences) for number in reversed(range(DEAD))])
+    Attempt.objects.bulk_create([attempt for job in dead for attempt in _attempts(job)])
+    Job.objects.bulk_create(_live(now, gone, silent, fences))
     MinuteStat.objects.bulk_create([stat for minute in range(1, MINUTES) for stat in _stats(now, minute)])
+
+
+def _draw_fences(number: int) -> Iterator[int]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('pgqueue_fence') FROM generate_series(1, %s)", [number])
+        return iter([fence for (fence,) in cursor.fetchall()])
+
+
+def _live(now: datetime, gone: Worker, silent: Worker, fences: Iterator[int]) -> list[Job]:
+    ended, claimed = now - timedelta(minutes=5), now - timedelta(minutes=2)
+    ran = {"claimed_at": ended - timedelta(seconds=2), "started_at": ended - timedelta(seconds=2)}
+    return [
+        _job(now, state="succeeded", settled_by=gone.pk, fence=next(fences), attempts=1, finished_at=ended, **ran),
+        _job(now, state="cancelled", finished_at=now - timedelta(minutes=9)),
+        _job(now, queue="emails", task="shop.tasks.send_mail"),
+        _job(now, run_at=now + timedelta(hours=7)),
+        _job(
+            now,
+            state="retrying",
+            attempts=2,
+            fence=next(fences),
+            run_at=now + timedelta(hours=1),
+            last_error_class="shop.errors.GatewayTimeout",
+            last_error="The bank did not answer within 10 s.",
+        ),
+        _job(now, state="paused", held_from="pending"),
+        _job(
+            now,
+            state="running",
+            worker_id=silent.pk,
+            fence=next(fences),
+            claimed_at=claimed,
+            lease_until=now + timedelta(minutes=9),
+        ),
+    ]
 
 
 def _job(now: datetime, **given: Any) -> Job:
@@ -73,32 +101,65 @@ def _job(now: datetime, **given: Any) -> Job:
 
 
 def _silent_worker(now: datetime) -> Worker:
+    """It holds a long lease, so that there is time to look at it."""
+    return _worker(now, host="app-2", pid=811, heartbeat_at=now - timedelta(seconds=74))
+
+
+def _stopped_worker(now: datetime) -> Worker:
+    ended = now - timedelta(minutes=4)
+    return _worker(now, host="app-1", pid=790, heartbeat_at=ended, stopped_at=ended)
+
+
+def _worker(now: datetime, **given: Any) -> Worker:
     return Worker(
         started_at=now - timedelta(hours=5),
-        heartbeat_at=now - timedelta(minutes=3),
         lease_seconds=60.0,
-        pid=811,
         slots=10,
-        host="app-2",
-        version="0",
+        version=pgqueue.__version__,
         queues=["payments"],
         excluded_queues=[],
         tasks=[TASK],
+        **given,
     )
 
 
-def _dead(now: datetime, number: int) -> Job:
+def _dead(now: datetime, number: int, worker: Worker, fences: Iterator[int]) -> Job:
     ended = now - timedelta(seconds=20 * number + 30)
     return _job(
         now,
         state="dead",
-        attempts=5,
-        claimed_at=ended - timedelta(seconds=1),
-        started_at=ended - timedelta(seconds=1),
+        attempts=ATTEMPTS,
+        version=1 + 2 * ATTEMPTS,
+        settled_by=worker.pk,
+        fence=[next(fences) for _ in range(ATTEMPTS)][-1],
+        created_at=ended - sum(PAUSES, ATTEMPTS * RUN) - timedelta(seconds=1),
+        run_at=ended - RUN,
+        claimed_at=ended - RUN,
+        started_at=ended - RUN,
         finished_at=ended,
         last_error_class=ERROR,
-        last_error="The provider does not answer.",
+        last_error=DECLINED,
     )
+
+
+def _attempts(job: Job) -> Iterator[Attempt]:
+    """Return them with growing pauses between, the last as the job's own row tells it."""
+    ended = job.finished_at or job.created_at
+    for back, pause in enumerate([*reversed(PAUSES), timedelta()]):
+        yield Attempt(
+            job_id=job.pk,
+            number=ATTEMPTS - back,
+            fence=job.fence - back,
+            worker_id=job.settled_by,
+            claimed_at=ended - RUN,
+            started_at=ended - RUN,
+            ended_at=ended,
+            outcome="failed",
+            failure_class="system",
+            error_class=ERROR,
+            message=DECLINED,
+        )
+        ended -= RUN + pause
 
 
 def _stats(now: datetime, minute: int) -> list[MinuteStat]:

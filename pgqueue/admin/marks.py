@@ -1,0 +1,45 @@
+"""The console's words as markup: a state's sign and colour, and beside it the word that commands have for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.html import format_html, format_html_join
+
+from ..states import State
+from .words import SCHEDULED, STATES
+
+
+def badge(state: str) -> Any:
+    """Return a job's state as sign and words, with a class for its colour, and its technical word."""
+    sign, words = STATES.get(state, ("", state))
+    shown = state if state in STATES else "other"
+    return format_html(
+        '<span class="pgqueue-state pgqueue-{}"><span aria-hidden="true">{}</span> {}</span>{}',
+        shown,
+        sign,
+        words,
+        beside(words, State.PENDING.value if state == SCHEDULED else state),
+    )
+
+
+def beside(words: Any, code: str) -> Any:
+    """Return the word that commands, searches and the database have; nothing where it is the same."""
+    return "" if str(words).casefold() == code else format_html(' <code class="pgqueue-code">{}</code>', code)
+
+
+def both(words: Any, code: str) -> Any:
+    """Return the console's words and those of commands."""
+    return format_html("{}{}", words, beside(words, code))
+
+
+def short_path(path: str) -> Any:
+    """Return a dotted path as its last name over the rest of it; lines break between words, never within one."""
+    module, _dot, name = path.rpartition(".")
+    shown = format_html('<span title="{}">{}</span>', path, _breakable(name, "_"))
+    return format_html('{} <span class="pgqueue-module">{}</span>', shown, _breakable(module, ".")) if module else shown
+
+
+def _breakable(text: str, after: str) -> Any:
+    first, *others = text.split(after)
+    return format_html("{}{}", first, format_html_join("", "{}<wbr>{}", ((after, each) for each in others)))
