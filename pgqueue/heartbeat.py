@@ -80,7 +80,7 @@ class Heartbeat(threading.Thread):
             self._connection = connect(self._alias, role="heartbeat")
         self._renew(self._connection)
         # A transaction for its timeout: a lock on this row or its table must not keep the next renewal waiting.
-        with one_trip(self._connection, timeout_seconds=self._timeout_seconds, block=False):
+        with one_trip(self._connection, timeout_seconds=self._timeout_seconds):
             beat(self._connection, worker_id=self._worker_id, draining=self.draining, stopped=stopped)
 
     def _renew(self, connection: psycopg.Connection[Any]) -> None:

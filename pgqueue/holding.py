@@ -109,8 +109,10 @@ class Holdings:
 
         A lease that was lost while it was valid, as when an operator breaks it, tells nothing about the process.
         """
-        kept = self.renewable().values()
-        return bool(kept) and all(held.may_be_lost() for held in kept)
+        with self._lock:
+            kept = (held for held in self._held.values() if not held.lost)
+            first = next(kept, None)
+            return first is not None and first.may_be_lost() and all(held.may_be_lost() for held in kept)
 
     def are_all_lost(self) -> bool:
         """Say whether nothing held is surely still held."""
@@ -132,4 +134,6 @@ class Holdings:
         for id in renewal.stop_requested:
             asked[id].stop_requested = True
         for id in renewal.lost:
-            asked[id].lost = True
+            # Of one that has run out, no more is known than its time says: the process was late for all of them.
+            if not asked[id].may_be_lost():
+                asked[id].lost = True

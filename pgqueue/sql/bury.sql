@@ -53,5 +53,5 @@ attempts AS (
         buried.failure_class, buried.error_class, buried.message, buried.traceback
     FROM buried
 )
-SELECT buried.id, buried.state, statement_timestamp() AS written_at
+SELECT buried.id, buried.state, date_part('epoch', statement_timestamp()) AS written_epoch
 FROM buried

@@ -54,5 +54,5 @@ attempts AS (
     FROM completed
     WHERE completed.attempts > 1 OR completed.lease_losses > 0
 )
-SELECT completed.id, completed.state, statement_timestamp() AS written_at
+SELECT completed.id, completed.state, date_part('epoch', statement_timestamp()) AS written_epoch
 FROM completed

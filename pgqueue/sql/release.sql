@@ -32,4 +32,4 @@ SET state = owned.target,
     finished_at = CASE WHEN owned.target = 'cancelled' THEN statement_timestamp() END
 FROM owned
 WHERE job.id = owned.id
-RETURNING job.id, job.state, statement_timestamp() AS written_at
+RETURNING job.id, job.state, date_part('epoch', statement_timestamp()) AS written_epoch

@@ -65,5 +65,5 @@ attempts AS (
         settled.failure_class, settled.error_class, settled.message, settled.traceback
     FROM settled
 )
-SELECT settled.id, settled.state, statement_timestamp() AS written_at
+SELECT settled.id, settled.state, date_part('epoch', statement_timestamp()) AS written_epoch
 FROM settled

@@ -39,14 +39,17 @@ class Tally:
 
     def note(self, ended: Sequence[tuple[Lease, Ending]], written: Mapping[int, Written]) -> None:
         """Count endings that were written, given by job id."""
-        at, epoch = None, 0.0
+        # Hundreds have the same instant, and hundreds in a row are of one kind.
+        at, epoch, latest, kind = None, 0.0, None, None
         for lease, ending in ended:
             if (one := written.get(lease.id)) is None:
                 continue
-            if one.at is not at:  # Thousands have the same.
+            if one.at is not at:
                 at, epoch = one.at, one.at.timestamp()
-            error = "" if ending.failure is None else ending.failure.description.class_path
-            kind = self._kind(lease.queue, lease.task, one.state.value, error)
+            told = (lease.queue, lease.task, one.state, ending.failure)
+            if kind is None or told != latest:
+                error = "" if ending.failure is None else ending.failure.description.class_path
+                latest, kind = told, self._kind(lease.queue, lease.task, one.state.value, error)
             _count(kind, epoch - lease.run_epoch - ending.run_seconds, ending.run_seconds)
 
     def note_taken(self, taken: Sequence[Taken]) -> None:
@@ -93,6 +96,8 @@ def _count(kind: dict[str, Any], waited: float, ran: float) -> None:
 
 
 def _add(histogram: list[int], place: int) -> None:
-    if place >= len(histogram):
-        histogram.extend([0] * (place + 1 - len(histogram)))
-    histogram[place] += 1
+    try:
+        histogram[place] += 1
+    except IndexError:
+        histogram.extend([0] * (place - len(histogram)))
+        histogram.append(1)

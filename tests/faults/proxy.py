@@ -19,6 +19,9 @@ from .harness import database_url
 CLAIM = b"SET state = 'running'"
 ENDING = b"FROM owned"
 CHUNK = 1 << 16
+SYNC = b"S\0\0\0\4"
+IDLE = b"Z\0\0\0\5I"
+"""The server is ready, and in no transaction."""
 
 
 class Fault(Enum):
@@ -112,7 +115,7 @@ class Proxy:
 
     def _carry(self, client: socket.socket, server: socket.socket) -> None:
         seen = b""
-        answered = True
+        answered, in_block = True, False
         while True:
             ready, _, _ = select.select([client, server], [], [])
             if server in ready:
@@ -126,11 +129,14 @@ class Proxy:
                 self.asked += answered
                 answered = False
                 seen = (seen + data)[-CHUNK:]
-                if b"COMMIT" not in data and b"ROLLBACK" not in data:
+                in_block = in_block or b"BEGIN" in data
+                # What comes in one trip is one transaction, committed where the trip ends.
+                commits = b"COMMIT" in data or (data.endswith(SYNC) and not in_block)
+                if not commits and b"ROLLBACK" not in data:
                     server.sendall(data)
                     continue
-                plan = self._take_plan(seen) if b"COMMIT" in data else None
-                seen = b""
+                plan = self._take_plan(seen) if commits else None
+                seen, in_block = b"", False
                 if plan is None:
                     server.sendall(data)
                 elif not self._break(plan, data, client, server):
@@ -158,7 +164,7 @@ class Proxy:
 def _see_committed(client: socket.socket, server: socket.socket) -> None:
     """Wait until the server tells that it has committed, and carry to it what it waits for: the end of a pipeline."""
     answer = b""
-    while b"COMMIT" not in answer:
+    while IDLE not in answer:
         ready, _, _ = select.select([client, server], [], [])
         if server in ready:
             if not (data := server.recv(CHUNK)):
