@@ -168,7 +168,7 @@ def test_guarded_jobs_are_never_held_in_advance(clock: Clock) -> None:
     for number in range(200):
         agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
     assert agenda.room(LANED, held=threads(3)) == 1
-    assert agenda.room(PLAIN, held=threads(3)) == 97
+    assert agenda.room(PLAIN, held=threads(3)) == 50
 
 
 def test_a_job_that_lost_a_lease_waits_until_nothing_is_held_and_then_runs_alone(clock: Clock) -> None:
@@ -231,8 +231,17 @@ def test_no_claim_is_sent_for_a_trickle(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(200):
         agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
-    assert agenda.room(PLAIN, held=threads(60)) == 0
-    assert agenda.room(PLAIN, held=threads(40)) == 60
+    assert agenda.room(PLAIN, held=threads(80)) == 0
+    assert agenda.room(PLAIN, held=threads(70)) == 30
+
+
+def test_a_claim_takes_half_of_what_is_to_be_held(clock: Clock) -> None:
+    """The threads have the other half while it is on its way."""
+    agenda = make_agenda(clock)
+    for number in range(200):
+        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+    assert agenda.room(PLAIN, held=threads(0)) == 50
+    assert agenda.room(PLAIN, held=threads(50)) == 50
 
 
 # -- two pools ---------------------------------------------------------------------------------------------

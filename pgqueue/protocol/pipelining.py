@@ -7,7 +7,7 @@ the answer looks both up as if they had been apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,17 @@ class Wish:
 
 
 def settle_and_claim(
-    connection: psycopg.Connection[Any], *, worker_id: int, endings: Sequence[Ending], wishes: Sequence[Wish]
+    connection: psycopg.Connection[Any],
+    *,
+    worker_id: int,
+    endings: Sequence[Ending],
+    wishes: Sequence[Wish],
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> tuple[Settled, list[list[Lease]]]:
     """Write endings as `settle` does, then claim; return what came of them, and the leases for each wish.
+
+    `meanwhile` is called when all is sent: what it does costs no time that the server is not busy in. The transaction
+    is open until it returns, so it is short, and raises nothing.
 
     The claims see what the endings before them freed. Where the database refuses an ending, nothing was claimed.
     Failures go first and apart: what a job's death enqueues must be in the transaction that tells of it.
@@ -45,6 +53,7 @@ def settle_and_claim(
         with one_trip(connection, timeout_seconds=conf.current().claim_timeout_seconds):
             sent = send(connection, worker_id=worker_id, endings=travelling)
             claims = [send_plain(connection, wish.claimant, limit=wish.limit, turn=wish.turn) for wish in wishes]
+            meanwhile()
     except REFUSED as error:
         if not travelling:
             raise

@@ -157,14 +157,17 @@ class Agenda:
         return self._open(held)
 
     def room(self, source: Source, *, held: Counts) -> int:
-        """Return how many leases to ask for: none in advance from a guarded lane, none in dribs from the plain."""
+        """Return how many leases to ask for: none in advance from a guarded lane, none in dribs from the plain.
+
+        At most half of what is to be held: while one half is on its way, the threads have the other.
+        """
         if source.pool is None:
             target, slots, taken = 1, 1, sum(held.values())
         else:
             pace, taken = self._paces[source.pool], held[source.pool]
             target, slots = pace.target() if source.lane is Lane.PLAIN else pace.slots, pace.slots
-        room = target - taken
-        if taken >= slots and room * 2 < target:
+        room = min(target - taken, max(slots, target // 2))
+        if taken >= slots and room * 4 < target:
             return 0
         return max(0, room if self._left is None else min(room, self._left))
 

@@ -25,7 +25,8 @@ from ..protocol.settling import Ending, EndingKind, Settled
 from ..states import Lane
 from ..takeover import take_over_expired
 from .agenda import Agenda, Source
-from .finishing import notice_of, notice_of_losses
+from .executor import Work
+from .finishing import Aftermath
 from .inbox import Inbox, Mail, Signal
 from .options import Options
 from .pace import Pool, crew_of, paces_of
@@ -89,7 +90,7 @@ class Dispatcher:
         self._failures = 0
         self._endings: list[Ending] = []
         self._named: set[str] = set()
-        self._tally = Tally()
+        self.aftermath = Aftermath(Tally(), submit=self._submit, alias=options.alias)
         self._doubt_until = 0.0
         self._told_to_stop = False
         self._draining = False
@@ -109,15 +110,13 @@ class Dispatcher:
                 self._pools.spread()
             self._read(mail)
             pause = self._turn_safely()
+            if pause > 0 or not len(self._holdings):
+                self.aftermath.catch_up()
             if self._is_done():
                 break
         if self._connection is not None:
-            self._tally.flush(self._connection, at_once=True)
+            self.aftermath.flush(self._connection, at_once=True)
         self._close()
-
-    def outcomes(self) -> Mapping[str, int]:
-        """Return how many attempts ended in each state."""
-        return self._tally.outcomes()
 
     def _read(self, mail: Mail) -> None:
         self._endings.extend(mail.endings)
@@ -163,7 +162,7 @@ class Dispatcher:
         if self._agenda.hoards(self._pools.waiting()):
             self._give_back()
             self._agenda.give_back()
-        self._tally.flush(connection)
+        self.aftermath.flush(connection)
         if self._agenda.wants_look():
             self._step(connection, ())
             self._look(connection)
@@ -207,14 +206,15 @@ class Dispatcher:
             worker_id=self._claimant.worker_id,
             endings=self._endings,
             wishes=list(wishes.values()),
+            meanwhile=self.aftermath.catch_up,
         )
         endings, self._endings = self._endings, settled.busy
         # First: the same job may have been claimed anew.
         ended = self._forget(endings, settled)
         for (source, wish), leases in zip(wishes.items(), claimed, strict=True):
             self._hand_out(source, leases, asked=wish.limit, asked_at=asked_at)
-        self._tally.note(ended, settled.written)
-        self._tell(connection, ended, settled)
+        self.aftermath.add(ended, settled.written)
+        self._leave_to_others(connection, ended)
         if endings and self._options.burst and not len(self._holdings):
             self._agenda.look_now()  # The last jobs may have enqueued others.
 
@@ -230,17 +230,12 @@ class Dispatcher:
             self._agenda.end(lease, ending, pool=self._pools.pool(lease))
         return ended
 
-    def _tell(self, connection: psycopg.Connection[Any], ended: Ended, settled: Settled) -> None:
-        notice = notice_of(ended, settled.written, alias=self._options.alias)
-        if notice is not None:
-            self._pools.submit([notice], crew=crew_of(self._paces))
-        left = {lease.queue for lease, ending in ended if ending.kind in self._left_to_others()}
+    def _leave_to_others(self, connection: psycopg.Connection[Any], ended: Ended) -> None:
+        """Wake others for what this process will not run: they may sleep for long, and must look for it."""
+        kinds = (EndingKind.RELEASE, EndingKind.RETRY) if self._draining else (EndingKind.RELEASE,)
+        left = {lease.queue for lease, ending in ended if ending.kind in kinds}
         if left:
             wake(connection, sorted(left))
-
-    def _left_to_others(self) -> tuple[EndingKind, ...]:
-        """Return what this process will not run: others may sleep for long, and must look for it."""
-        return (EndingKind.RELEASE, EndingKind.RETRY) if self._draining else (EndingKind.RELEASE,)
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:
         if time.monotonic() < self._doubt_until:
@@ -255,12 +250,9 @@ class Dispatcher:
 
     def _take_over(self, connection: psycopg.Connection[Any]) -> None:
         taken = take_over_expired(connection)
-        self._tally.note_taken(taken)
+        self.aftermath.add_taken(taken)
         for one in taken:
             self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
-        notice = notice_of_losses(taken, alias=self._options.alias)
-        if notice is not None:
-            self._pools.submit([notice], crew=crew_of(self._paces))
         if taken:
             wake(connection, sorted({one.job.queue for one in taken}))
 
@@ -277,7 +269,10 @@ class Dispatcher:
         took, has_more = boot_seconds() - asked_at, self._turns[source].has_more
         self._agenda.get(source, leases, asked=asked, took_seconds=took, has_more=has_more)
         if leases:
-            self._pools.submit(self._holdings.add(leases, asked_at=asked_at), crew=crew_of(self._paces))
+            self._submit(self._holdings.add(leases, asked_at=asked_at))
+
+    def _submit(self, works: Sequence[Work]) -> None:
+        self._pools.submit(works, crew=crew_of(self._paces))
 
     def _held(self) -> Mapping[Pool, int]:
         return self._pools.held(self._holdings)

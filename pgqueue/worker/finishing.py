@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import psycopg
 
 from .. import registry, signalling
 from ..protocol.claiming import Lease
@@ -13,6 +16,8 @@ from ..protocol.settling import Ending, EndingKind, Written
 from ..protocol.taking_over import Taken
 from ..results import finished, stored
 from ..states import FINAL, State
+from .executor import Work
+from .tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +37,48 @@ class Finished:
         """Say whether nothing befell the job before this claim, and nobody but the task ended it."""
         is_told = self.written.state is not State.SUCCEEDED or self.ending.kind is EndingKind.COMPLETE
         return self.lease.version == FIRST_CLAIM and self.written.state is not State.CANCELLED and is_told
+
+
+class Aftermath:
+    """What is done for endings once they are written: they are counted, and told to whom listens.
+
+    Put off until the server is busy with the next ones, or nothing else is to be done.
+    """
+
+    def __init__(self, tally: Tally, *, submit: Callable[[list[Work]], None], alias: str) -> None:
+        self._tally = tally
+        self._submit = submit
+        self._alias = alias
+        self._due: list[tuple[Sequence[tuple[Lease, Ending]], Mapping[int, Written]]] = []
+
+    def add(self, ended: Sequence[tuple[Lease, Ending]], written: Mapping[int, Written]) -> None:
+        """Put off what is to be done for leases that ended; `written` is by job id."""
+        if ended:
+            self._due.append((ended, written))
+
+    def catch_up(self) -> None:
+        """Do what was put off."""
+        due, self._due = self._due, []
+        for ended, written in due:
+            self._tally.note(ended, written)
+            notice = notice_of(ended, written, alias=self._alias)
+            if notice is not None:
+                self._submit([notice])
+
+    def add_taken(self, taken: Sequence[Taken]) -> None:
+        """Count and tell jobs taken over."""
+        self._tally.note_taken(taken)
+        notice = notice_of_losses(taken, alias=self._alias)
+        if notice is not None:
+            self._submit([notice])
+
+    def flush(self, connection: psycopg.Connection[Any], *, at_once: bool = False) -> None:
+        """Write what was counted, if it is time."""
+        self._tally.flush(connection, at_once=at_once)
+
+    def outcomes(self) -> Mapping[str, int]:
+        """Return how many attempts ended in each state."""
+        return self._tally.outcomes()
 
 
 def notice_of(

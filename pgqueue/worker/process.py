@@ -91,7 +91,7 @@ def _run(options: Options, inbox: Inbox) -> int:
             listener.stop()
         for ending in (memory.stop, prober.stop, heartbeat.stop, pools.stop, lender.close):
             ending()
-    outcomes = " ".join(f"{state}={jobs}" for state, jobs in sorted(dispatcher.outcomes().items()))
+    outcomes = " ".join(f"{state}={jobs}" for state, jobs in sorted(dispatcher.aftermath.outcomes().items()))
     logger.info("worker.stopped worker=%d %s", claimant.worker_id, outcomes or "ended=0")
     if stuck := pools.stuck():
         leave(stuck, alias=options.alias, worker_id=claimant.worker_id)
