@@ -14,10 +14,10 @@ PYTEST = $(BIN)/python -m pytest
 export PGQUEUE_SHORT := $(SHORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-faults browser screenshots bench demo-scale test-matrix lint format demo docs build clean
+.PHONY: help test test-faults browser screenshots bench demo-scale test-matrix lint format demo demo-broken docs build clean
 
 help:
-	@echo "make demo | demo-scale | test | test-faults | browser | screenshots | bench | test-matrix | lint | format | docs | build | clean"
+	@echo "make demo | demo-broken | demo-scale | test | test-faults | browser | screenshots | bench | test-matrix | lint | format | docs | build | clean"
 
 .venv: $(READY)
 
@@ -80,6 +80,10 @@ demo-scale: $(READY)
 
 demo: $(READY)
 	$(BIN)/python -m demo_project.demo $(ARGS)
+
+# A shop in trouble, to practise on: the mail provider is down, a worker was killed, another one is frozen.
+demo-broken: $(READY)
+	$(BIN)/python -m demo_project.broken $(ARGS)
 
 # Into build/docs. Rewrites the generated pages first; a warning, such as a dead link, is an error.
 docs: .venv/.docs-installed

@@ -13,15 +13,17 @@ from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connections, transaction
+from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf
 from ..bulk import freeze, run_some, start, stop
-from ..models import BulkAction, BulkItem, Job
+from ..models import BulkAction, BulkItem, Job, Queue
 from ..operations import Actor
 from ..protocol import freezing
 from ..protocol.connecting import job_alias
@@ -33,7 +35,7 @@ from .bulk import may_bulk
 from .inputs import LARGEST_SPREAD_MINUTES
 from .keyset import Order
 from .marks import badge
-from .words import CONSEQUENCES, NOTHING, VERB_LABELS, instant_of, outcome_words, span, state_words
+from .words import CONSEQUENCES, NOTHING, VERB_LABELS, instant_of, outcome_words, pause_of, span, state_words
 
 STATES = {
     "frozen": gettext_lazy("frozen, nothing done yet"),
@@ -112,7 +114,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
             **self._shown(request, bulk),
             "opts": self.opts,
             "media": self.media,
-            "title": self.opts.verbose_name,
+            "title": capfirst(self.opts.verbose_name),
             "crumbs": self.crumbs(("", bulk)),
             "problem": problem,
         }
@@ -136,6 +138,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
             "consequence": CONSEQUENCES[bulk.verb],
             "standing": STATES.get(bulk.state, bulk.state),
             "preview": preview,
+            "paused": self._paused(preview) if bulk.verb == "requeue" else [],
             "outcomes": [{"word": outcome_words(word), "value": word, "jobs": jobs} for word, jobs in counted.items()],
             "not_done": sum(jobs for word, jobs in counted.items() if word != Outcome.APPLIED),
             "rows": [self._row(row, jobs.get(row.job_id)) for row in rows[:SHOWN_ROWS]],
@@ -150,6 +153,12 @@ class BulkActionAdmin(ReadOnlyAdmin):
             "ticket": request.POST.get("ticket", ""),
             "spread": request.POST.get("spread", ""),
         }
+
+    def _paused(self, preview: dict[str, Any]) -> list[str]:
+        """Say which of the queues are paused: what is requeued waits there."""
+        names = [name for name, _jobs in preview["queues"]]
+        queues = Queue.objects.using(job_alias()).filter(name__in=names).annotate(now=Now())
+        return [words for queue in queues if (words := pause_of(queue))]
 
     def _row(self, row: BulkItem, job: Job | None) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..states import State
 from .marks import both
+from .search import in_state
 from .words import state_words
 
 
@@ -28,7 +29,8 @@ class StateFilter(admin.SimpleListFilter):
         """Keep jobs of the chosen state."""
         if self.value() is None:
             return queryset
-        return queryset.filter(state=self.value()) if self.value() in list(State) else queryset.none()
+        state = self.value()
+        return queryset.filter(in_state(state)) if state in list(State) else queryset.none()
 
 
 class QueueFilter(admin.SimpleListFilter):

@@ -22,7 +22,7 @@ from .words import NOTHING, instant, span
 class ShownFilter(admin.SimpleListFilter):
     """Open ones, one's own, or those that are out of the way for a while."""
 
-    title = _("show")
+    title = _("who looks after it")
     parameter_name = "show"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -81,9 +81,9 @@ class ReconcileAdmin(ReadOnlyAdmin):
         return NOTHING if job.claimed_at is None else span((job.now - job.claimed_at).total_seconds())
 
     @admin.display(description=_("job"))
-    def job(self, job: Job) -> str:
+    def job(self, job: Job) -> Any:
         """Return task and number."""
-        return f"{job.task} #{job.pk}"
+        return format_html('<span title="{}">{} #{}</span>', job.task, job.task.rpartition(".")[2], str(job.pk))
 
     @admin.display(description=_("effects"))
     def effects(self, job: Any) -> Any:

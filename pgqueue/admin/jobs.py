@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib.admin.utils import flatten_fieldsets
@@ -10,9 +12,9 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Effect, OperatorAction, Queue, Worker
+from ..models import Effect, Job, OperatorAction, Queue, Worker
 from ..protocol.connecting import job_alias
-from ..states import Stage, State
+from ..states import FINAL, Stage, State
 from ..verbs import Verb
 from .confirming import Facts
 from .filters import QueueFilter, StateFilter
@@ -24,7 +26,10 @@ from .timeline import timeline
 from .words import NOTHING, TIMES, effect_words, instant, instant_of, pause_of, stage_words
 
 MOST_EFFECTS = 20
+UNFINISHED = {str(state) for state in State if state not in FINAL}
 MOST_QUEUES = 50
+REPLAY_UNTIL = instant_of("replay_until", _("replay until"))
+SNOOZED_UNTIL = instant_of("snoozed_until", _("snoozed until"))
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
 
 
@@ -72,6 +77,11 @@ class JobAdmin(JobColumns):
         longest = self.orders["longest"][1]
         order = super().order_of(request)
         return order if order is not longest or request.GET.get("state") == State.RUNNING else Order(("-id",))
+
+    def sorts_few(self, request: HttpRequest) -> bool:
+        """Unfinished jobs are few, and older than most of what has ended."""
+        states = {request.GET.get("state", ""), *re.findall(r"\bstate:(\w+)", request.GET.get("q", ""))}
+        return bool(states & UNFINISHED)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Say what of a search was not understood, and offer to act on all that match."""
@@ -128,7 +138,7 @@ class JobAdmin(JobColumns):
                 {
                     "fields": [
                         ("recovery", "stage", "unknown_effects"),
-                        ("replay_until", "probes", "taken_by", "snoozed_until"),
+                        (REPLAY_UNTIL, "probes", "taken_by", SNOOZED_UNTIL),
                         "on_dead",
                     ]
                 },
@@ -172,7 +182,10 @@ class JobAdmin(JobColumns):
             asked = _("Asked to stop at %(at)s, not yet acknowledged.")
             told.append(str(asked % {"at": instant(job.stop_requested_at)}))
         if job.unknown_effects:
-            unknown = _("The outcome of an effect is unknown: a second run could do it twice. Reconcile it first.")
+            unknown = _(
+                "The outcome of an effect is unknown: a second run could do it twice. Ask the other side what became "
+                "of the key in the timeline, then say here which it was."
+            )
             told.append(str(unknown))
         return told
 
@@ -184,6 +197,10 @@ class JobAdmin(JobColumns):
         """Return a job's number without what may stand around it."""
         number = job_id(object_id)
         return None if number is None else str(number)
+
+    def shown_as(self, target: str, facts: Mapping[str, Any]) -> Any:
+        """Return the job by its number and task."""
+        return Job(pk=int(target), task=facts["task"])
 
     def known_of(self, obj: Any) -> dict[str, Any]:
         """Return what else than the state decides whether a verb is offered."""

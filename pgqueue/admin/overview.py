@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ..models import Job, OperatorAction, Queue, Reconcile, Worker
+from ..models import BulkAction, Job, OperatorAction, Queue, Reconcile, Worker
 from ..protocol.connecting import job_alias
 from ..protocol.surveying import COUNTED_AT_MOST, Live
 from ..states import State
@@ -22,7 +22,7 @@ from .base import ReadOnlyAdmin
 from .charts import HEIGHT, STACKED, WIDTH, columns, percentile, points
 from .keyset import Order
 from .marks import beside
-from .survey import RANGES, Survey, survey
+from .survey import RANGES, Survey, bulk_of, collapsed, survey
 from .words import NOTHING, SCHEDULED, STATES, instant, outcome_words, pause_words, span, stamp, verb_words
 
 RANGE_LABELS = {
@@ -33,11 +33,13 @@ RANGE_LABELS = {
 }
 WINDOWS = ("1h", "3h", "24h", "7d")
 HALF, MOST = 0.5, 0.95
+MANY_FAILURES = 10
+"""So many jobs given up with one error within an hour are somebody's business."""
 
 
 def capped(number: int, *, more: bool = False) -> str:
     """Write a count; one that stopped at the cap says so."""
-    return f"≥ {COUNTED_AT_MOST:,}" if number > COUNTED_AT_MOST or more else f"{number:,}"
+    return f"≥ {min(number, COUNTED_AT_MOST):,}" if number > COUNTED_AT_MOST or more else f"{number:,}"
 
 
 class OverviewAdmin(ReadOnlyAdmin):
@@ -89,7 +91,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "times": [_times(read, *RANGES[chosen], column) for column in (2, 3)],
             "failures": [self._failure(row) for row in read.failures],
             "windows": WINDOWS,
-            "actions": [self._action(action) for action in read.actions],
+            "actions": [self._action(*told) for told in collapsed(read.actions)],
             "read_at": stamp(read.live.at),
             "width": WIDTH,
             "height": HEIGHT,
@@ -110,6 +112,14 @@ class OverviewAdmin(ReadOnlyAdmin):
         for queue in live.paused:
             url = self.page_url(Queue, "change", queue["name"]) if self.admin_site.is_registered(Queue) else ""
             yield {"sign": "‖", "text": pause_words(queue), "url": url}
+        yield from map(self._failing, (row for row in read.failures if row[1] >= MANY_FAILURES))
+        if live.alone is not None and live.ready:
+            text = _(
+                "Job %(task)s #%(id)s has lost a lease before, so it runs alone: worker %(worker)s takes nothing else "
+                "until it ends, and jobs wait. Another worker would take them."
+            )
+            url = self.page_url(Job, "change", live.alone["id"]) if self._list(Job) else ""
+            yield {"sign": "▶", "text": text % live.alone, "url": url}
         for worker in read.silent:
             facts = {"id": worker.id, "host": worker.host, "silent": span(worker.silent_seconds)}
             text = _("Worker %(id)s on %(host)s has been silent for %(silent)s.") % facts
@@ -122,7 +132,21 @@ class OverviewAdmin(ReadOnlyAdmin):
                     else _("Leases it holds: %(leases)d; the first ends in %(left)s.")
                 )
                 text = f"{text} {held % left}"
+            else:
+                text = f"{text} " + _("What it held has been taken over.")
             yield {"sign": "!", "text": text, "url": self._list(Worker)}
+
+    def _failing(self, row: tuple[str, int, int, int, int]) -> dict[str, Any]:
+        error, jobs = row[:2]
+        facts = {"jobs": f"{jobs:,}", "error": error.rpartition(".")[2] or _("no error class (lease lost)")}
+        text = (
+            _("%(jobs)s jobs were given up within 1 hour: %(error)s. Look at one; while it goes on, pause its queue.")
+            % facts
+        )
+        return {"sign": "✕", "text": text, "url": self._failed_url(error, "1h")}
+
+    def _failed_url(self, error: str, window: str) -> str:
+        return self._list(Job, q=f'state:dead error:"{error}" ended:{window}') if error else ""
 
     def _numbers(self, read: Survey) -> Iterator[dict[str, Any]]:
         live = read.live
@@ -138,7 +162,8 @@ class OverviewAdmin(ReadOnlyAdmin):
         yield self._number(State.PAUSED, capped(live.held), state="paused")
         yield self._number(_("Failed within 24 hours"), f"{failed:,}", q="state:dead ended:24h")
         yield self._number(_("Oldest ready job waits for"), old, q="state:pending due:now", sort="oldest")
-        yield self._number(_("Rows of jobs"), _("~ %(rows)s (estimate)") % {"rows": f"{live.table_estimate:,}"})
+        rows = _("~ %(rows)s (estimate)") % {"rows": f"{live.table_estimate:,}"}
+        yield self._number(_("Rows of jobs"), rows if live.table_estimate else NOTHING)
 
     def _number(self, of: Any, value: str, **query: str) -> dict[str, Any]:
         """Return a number of a state, or of what has words of its own."""
@@ -151,22 +176,29 @@ class OverviewAdmin(ReadOnlyAdmin):
         cells = [
             {
                 "jobs": jobs,
-                "url": self._list(Job, q=f'state:dead error:"{error}" ended:{window}') if error else "",
+                "url": self._failed_url(error, window),
             }
             for window, jobs in zip(WINDOWS, counts, strict=True)
         ]
         return {"error": error.rpartition(".")[2] or _("no error class (lease lost)"), "full": error, "cells": cells}
 
-    def _action(self, action: OperatorAction) -> dict[str, Any]:
+    def _action(self, action: OperatorAction, rows: int) -> dict[str, Any]:
+        target, entry = (
+            f"{action.target_kind} {action.target_id}",
+            self.link(OperatorAction, action.pk, _("audit entry")),
+        )
+        if rows > 1:
+            target = ngettext("%(number)d job", "%(number)d jobs", rows) % {"number": rows}
+            entry = self.link(BulkAction, bulk_of(action), _("bulk action"))
         return {
             "at": stamp(action.created_at),
             "who": action.actor_name,
             "what": verb_words(action.verb),
-            "target": f"{action.target_kind} {action.target_id}",
+            "target": target,
             "outcome": outcome_words(action.outcome),
             "reason": action.reason,
             "ticket": action.ticket,
-            "entry": self.link(OperatorAction, action.pk, _("audit entry")),
+            "entry": entry,
         }
 
 

@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from ..models import Effect, JobPayload, OperationKey
-from ..states import State
+from ..states import WAITING, Lane, State
 
 LARGEST_ID = 2**63 - 1
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
@@ -81,8 +81,15 @@ def _by_id(alias: str, value: str) -> Q | None:
     return None if number is None else Q(pk=number)
 
 
+def in_state(state: str) -> Q:
+    """Return the condition of a state; waiting jobs are found by their lanes, as their indexes are by lane."""
+    if state not in WAITING:
+        return Q(state=state)
+    return Q(state=state) & (Q(lane__in=[Lane.PLAIN, Lane.ALONE]) | Q(lane=Lane.LANED, priority__gte=-100))
+
+
 def _by_state(alias: str, value: str) -> Q | None:
-    return Q(state=value) if value in list(State) else None
+    return in_state(value) if value in list(State) else None
 
 
 def _by_key(alias: str, value: str) -> Q:
@@ -101,7 +108,8 @@ def _by_worker(alias: str, value: str) -> Q | None:
     number = job_id(value.removeprefix("-"))
     if number is None:
         return None
-    return Q(worker_id=-number if value.startswith("-") else number)
+    # Nobody else holds a job than who runs it, and the index is of running jobs.
+    return Q(worker_id=-number if value.startswith("-") else number, state=State.RUNNING)
 
 
 def _by_reference(alias: str, value: str) -> Q:

@@ -13,6 +13,8 @@ from ..protocol.surveying import Live, Silent
 
 FRESH_SECONDS = 5.0
 LATEST_ACTIONS = 8
+READ_ACTIONS = 600
+"""A bulk action must not push out what was done before it: its rows are told as one."""
 
 RANGES = {"1h": (60, 60), "6h": (300, 72), "24h": (900, 96), "7d": (7200, 84)}
 """Seconds of a step and number of steps, by the word in the URL."""
@@ -58,5 +60,22 @@ def _read(alias: str, range: str) -> Survey:
         minutes=surveying.minutes(alias, **asked),
         histograms=surveying.histograms(alias, **asked),
         failures=surveying.failures(alias),
-        actions=list(OperatorAction.objects.using(alias).order_by("-id")[:LATEST_ACTIONS]),
+        actions=list(OperatorAction.objects.using(alias).order_by("-id").defer("facts", "params")[:READ_ACTIONS]),
     )
+
+
+def bulk_of(action: OperatorAction) -> str | None:
+    """Return the number of the bulk action that a row is of."""
+    kind, _, rest = (action.idempotency_key or "").partition(":")
+    return rest.partition(":")[0] if kind == "bulk" else None
+
+
+def collapsed(actions: list[OperatorAction]) -> list[tuple[OperatorAction, int]]:
+    """Return the latest actions, the rows of one bulk action with one outcome as one, and how many each stands for."""
+    told: dict[Any, tuple[OperatorAction, int]] = {}
+    for action in actions:
+        bulk = bulk_of(action)
+        key = action.pk if bulk is None else (bulk, action.outcome)
+        first, rows = told.get(key, (action, 0))
+        told[key] = (first, rows + 1)
+    return list(told.values())[:LATEST_ACTIONS]

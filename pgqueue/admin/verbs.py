@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,7 +27,7 @@ from .base import READING
 from .confirming import REASONED_LEVEL, TYPED_LEVEL, ConfirmPages
 from .inputs import placeholders, read_inputs
 from .seen import Seen
-from .words import NOTHING, OUTCOMES, VERB_LABELS, instant
+from .words import CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant
 
 STATUSES = {Outcome.GONE: HTTPStatus.GONE, Outcome.FORBIDDEN: HTTPStatus.FORBIDDEN}
 """Of the outcomes that did nothing; the others conflict with what is there now."""
@@ -39,6 +40,7 @@ class Offer:
     label: Any
     url: str
     why_not: str | None
+    consequence: Any
 
 
 class VerbAdmin(ConfirmPages):
@@ -94,7 +96,7 @@ class VerbAdmin(ConfirmPages):
 
     def _offer(self, request: HttpRequest, actor: Actor, verb: Verb, obj: Any) -> Offer:
         url = self.page_url(self.model, "verb", obj.pk, verb.name, seen=obj.version, **self.kept(request))
-        return Offer(VERB_LABELS[verb.name], url, self._why_not(actor, verb, obj))
+        return Offer(VERB_LABELS[verb.name], url, self._why_not(actor, verb, obj), CONSEQUENCES[verb.name])
 
     def confirm_view(self, request: HttpRequest, object_id: str, verb_name: str) -> HttpResponse:
         """GET shows the facts and asks for a reason; POST acts on what that page showed, or does nothing."""
@@ -163,16 +165,19 @@ class VerbAdmin(ConfirmPages):
         entry = self.link(OperatorAction, action.audit_id, str(action.audit_id))
         facts = {"verb": VERB_LABELS[verb.name], "audit_id": entry, "at": instant(at)}
         if action.outcome == Outcome.APPLIED:
-            self.note(request, self.get_object(request, target), VERB_LABELS[verb.name])
+            self.note(request, self.shown_as(target, action.facts), VERB_LABELS[verb.name])
         messages.success(request, format_html(str(OUTCOMES[action.outcome]), **facts))
         url = self.page_url(self.model, "change", action.new_job_id or target, **self.kept(request))
         return HttpResponseRedirect(url, status=HTTPStatus.SEE_OTHER)
 
+    def shown_as(self, target: str, facts: Mapping[str, Any]) -> Any:
+        """Return what Django's log calls a target, from the facts that were found under its lock."""
+        return self.model(pk=target)
+
     def note(self, request: HttpRequest, obj: Any, label: Any) -> None:
         """Show the action among the recent ones of Django's own log, where that works; ours is the truth."""
-        if obj is not None:
-            with suppress(DatabaseError), transaction.atomic():
-                self.log_change(request, obj, str(label))
+        with suppress(DatabaseError), transaction.atomic():
+            self.log_change(request, obj, str(label))
 
     def _refuse(
         self, request: HttpRequest, verb: Verb, target: str, outcome: Outcome, seen: Seen | None = None, why: str = ""

@@ -28,6 +28,8 @@ class Live:
     oldest_ready_seconds: float | None
     running: int
     expired: int
+    alone: dict[str, Any] | None
+    """The job (id, task, worker) that has run alone in its worker for the longest."""
     unknown: int
     needs_a_person: int
     oldest_unknown_id: int | None
@@ -64,7 +66,8 @@ def live(alias: str) -> Live:
         cursor.execute(load("count_live"), {"cap": COUNTED_AT_MOST + 1})
         row = dict(zip([column.name for column in cursor.description], cursor.fetchone(), strict=True))
     # Django hands out JSON as text.
-    return Live(**{**row, "paused": json.loads(row["paused"])})
+    alone = None if row["alone"] is None else json.loads(row["alone"])
+    return Live(**{**row, "paused": json.loads(row["paused"]), "alone": alone})
 
 
 def by_queue(alias: str) -> dict[str, dict[str, tuple[int, float]]]:

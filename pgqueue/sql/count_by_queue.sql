@@ -1,16 +1,23 @@
 -- Count unfinished jobs by queue and state, and those that ended within five minutes, for people. No locks; waiting
--- rows beyond the cap are not looked at.
+-- rows beyond the cap are not looked at. Lanes are named because the indexes of waiting rows are.
 -- Returns: queue, state or `ended`, jobs, seconds since the oldest due row became due.
 WITH live AS MATERIALIZED (
     (
         SELECT
-            job.queue, job.run_at,
+            each.queue, each.run_at,
             CASE
-                WHEN job.state = 'pending' AND job.run_at > statement_timestamp() THEN 'scheduled'
-                ELSE job.state
+                WHEN each.state = 'pending' AND each.run_at > statement_timestamp() THEN 'scheduled'
+                ELSE each.state
             END AS state
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying')
+        FROM (
+            SELECT job.queue, job.run_at, job.state
+            FROM pgqueue_job AS job
+            WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2)
+            UNION ALL
+            SELECT job.queue, job.run_at, job.state
+            FROM pgqueue_job AS job
+            WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority <= 100
+        ) AS each
         LIMIT %(cap)s::int
     )
     UNION ALL

@@ -1,14 +1,22 @@
--- Count unfinished jobs by state, for people. No locks; beyond the cap nothing is looked at.
+-- Count unfinished jobs by state, for people. No locks; beyond the cap nothing is looked at. Lanes are named because
+-- the indexes of waiting rows are: without them the whole table would be read.
 -- Returns: one row; ready, scheduled and retrying are of the waiting rows looked at. `finished_estimate` is the
 -- planner's idea of the table.
 WITH waiting AS MATERIALIZED (
-    SELECT job.state, job.run_at
-    FROM pgqueue_job AS job
-    WHERE job.state IN ('pending', 'retrying')
+    SELECT each.state, each.run_at
+    FROM (
+        SELECT job.state, job.run_at
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2)
+        UNION ALL
+        SELECT job.state, job.run_at
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority <= 100
+    ) AS each
     LIMIT %(cap)s::int
 ),
 running AS MATERIALIZED (
-    SELECT job.lease_until
+    SELECT job.lease_until, job.lane, job.id, job.task, job.worker_id, job.claimed_at
     FROM pgqueue_job AS job
     WHERE job.state = 'running'
     LIMIT %(cap)s::int
@@ -45,6 +53,13 @@ SELECT
     ) AS oldest_ready_seconds,
     (SELECT count(*) FROM running) AS running,
     (SELECT count(*) FROM running WHERE running.lease_until <= statement_timestamp()) AS expired,
+    (
+        SELECT jsonb_build_object('id', running.id, 'task', running.task, 'worker', running.worker_id)
+        FROM running
+        WHERE running.lane = 2
+        ORDER BY running.claimed_at
+        LIMIT 1
+    ) AS alone,
     (SELECT count(*) FROM unknown) AS unknown,
     (SELECT count(*) FROM unknown WHERE unknown.probe_at IS NULL) AS needs_a_person,
     (SELECT oldest.id FROM oldest) AS oldest_unknown_id,

@@ -55,10 +55,17 @@ blocked (queue, shard_key, id) AS MATERIALIZED (
 ),
 waiting AS MATERIALIZED (
     SELECT
-        job.queue, job.task, job.shard_key, job.run_at, job.id, 'tenant:' || job.tenant AS tenant_id,
-        'resource:' || job.resource AS resource_id, 'task:' || job.task AS task_id, 'queue:' || job.queue AS queue_id
-    FROM pgqueue_job AS job
-    WHERE job.state IN ('pending', 'retrying')
+        each.queue, each.task, each.shard_key, each.run_at, each.id, 'tenant:' || each.tenant AS tenant_id,
+        'resource:' || each.resource AS resource_id, 'task:' || each.task AS task_id, 'queue:' || each.queue AS queue_id
+    FROM (
+        SELECT job.queue, job.task, job.shard_key, job.run_at, job.id, job.tenant, job.resource
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2)
+        UNION ALL
+        SELECT job.queue, job.task, job.shard_key, job.run_at, job.id, job.tenant, job.resource
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority <= 100
+    ) AS each
     LIMIT %(cap)s::int
 ),
 standings (standing, since) AS (

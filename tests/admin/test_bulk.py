@@ -16,7 +16,7 @@ from pgqueue.states import State
 from tests.admin.console import client_with, page
 from tests.admin.test_pages import JOBS, plain
 from tests.admin.test_verbs import lock
-from tests.factories import JobFactory
+from tests.factories import JobFactory, QueueFactory
 from tests.races.rows import add_jobs
 
 pytestmark = pytest.mark.django_db
@@ -251,3 +251,10 @@ def test_a_search_that_is_not_understood_freezes_nothing(operator: Client) -> No
     add_jobs(2, dead=True)
     assert operator.post(EVERYTHING + "?q=free+text", {"verb": "requeue"}).status_code == 302
     assert not BulkAction.objects.exists()
+
+
+def test_a_requeue_into_a_paused_queue_is_said_to_wait_there(operator: Client) -> None:
+    QueueFactory(name="default", paused=True, pause_reason="provider is down")
+    JobFactory(dead=True)
+    said = plain(operator.get(page(freeze(operator))))
+    assert "Queue “default” was paused" in said

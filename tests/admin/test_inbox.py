@@ -23,7 +23,7 @@ def test_the_oldest_unknown_outcome_comes_first_with_its_effects(operator: Clien
     answer = operator.get(INBOX)
     assert numbers(answer) == [old.pk, young.pk]
     said = plain(answer)
-    assert f"41 min {old.task} #{old.pk} default charge (job:{old.pk}:charge) none: a person decides" in said
+    assert f"41 min add #{old.pk} default charge (job:{old.pk}:charge) none: a person decides" in said
     assert "none on record: its worker may still be running it" in said
     assert "mail" not in said
 

@@ -14,7 +14,13 @@ from pgqueue.admin.keyset import Order
 from pgqueue.models import Job
 from tests.admin.console import client_with
 from tests.admin.test_pages import JOBS, numbers, plain
-from tests.factories import EffectFactory, JobFactory, JobPayloadFactory, OperationKeyFactory, OperatorActionFactory
+from tests.factories import (
+    EffectFactory,
+    JobFactory,
+    JobPayloadFactory,
+    OperationKeyFactory,
+    OperatorActionFactory,
+)
 from tests.races.rows import add_jobs
 
 pytestmark = pytest.mark.django_db
@@ -228,3 +234,23 @@ def test_a_list_takes_no_lock_and_two_queries(operator: Client) -> None:
     # The rows, and the names of the queues for the filter.
     assert len(ours) == 2
     assert not [sql for sql in ours if re.search(r"FOR (NO KEY )?(UPDATE|SHARE)", sql)]
+
+
+@pytest.mark.parametrize("asked", [{"state": "running"}, {"state": "unknown"}, {"q": "state:pending due:now"}])
+@pytest.mark.parametrize("sort", ["newest", "oldest"])
+def test_live_jobs_are_found_first_and_sorted_then(asked: dict[str, str], sort: str, operator: Client) -> None:
+    """However few they are, and however many newer ones have ended: no walk along the primary key."""
+    live = [JobFactory(running=True), JobFactory(unknown=True), JobFactory()]
+    add_jobs(5_000, succeeded=True)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE pgqueue_job")
+    with CaptureQueriesContext(connection) as queries:
+        found = numbers(operator.get(JOBS, {**asked, "sort": sort}))
+    assert len(found) == 1
+    assert found[0] in [job.pk for job in live]
+    (sql,) = [query["sql"] for query in queries if 'FROM "pgqueue_job"' in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {sql}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "pgqueue_job_pkey" not in plan
+    assert "Seq Scan" not in plan

@@ -45,7 +45,7 @@ def look(client: Client, **query: str) -> Any:
 
 def test_calm_is_said_to_be_calm(operator: Client) -> None:
     said = plain(look(operator))
-    assert "Nothing: no outcome is unknown, no queue is paused, no worker is silent." in said
+    assert "Nothing: no outcome is unknown, no queue is paused, no worker is silent, no error is frequent." in said
     assert "No job was given up within seven days." in said
     assert "Nobody has acted yet." in said
 
@@ -70,6 +70,11 @@ def test_every_number_leads_to_the_rows_that_explain_it(operator: Client) -> Non
     traits = ({}, {"future": True}, {"retrying": True}, {"running": True}, {"unknown": True}, {"paused": True})
     for each in traits:
         JobFactory(**each)
+    assert {str(number["label"]): number["value"] for number in look(operator).context["numbers"]}[
+        "Rows of jobs"
+    ] == "-"
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE pgqueue_job")
     answer = look(operator)
     shown = {str(number["label"]): number for number in answer.context["numbers"]}
     for label in ("Ready", "Scheduled", "Waiting to retry", "Outcome unknown", "Held"):
@@ -78,6 +83,26 @@ def test_every_number_leads_to_the_rows_that_explain_it(operator: Client) -> Non
     assert shown["Running"]["value"] == "1 of 0 slots"
     assert len(numbers(operator.get(shown["Running"]["url"]))) == 1
     assert "(estimate)" in shown["Rows of jobs"]["value"]
+
+
+def test_an_error_that_is_frequent_needs_a_person(operator: Client) -> None:
+    MinuteStatFactory(outcome="dead", error=ERROR, minute=from_now(-600), jobs=9)
+    assert look(operator).context["needs"] == []
+    MinuteStatFactory(outcome="dead", error=ERROR, minute=from_now(-660), jobs=1)
+    (need,) = look(operator).context["needs"]
+    assert (
+        need["text"]
+        == "10 jobs were given up within 1 hour: CardDeclined. Look at one; while it goes on, pause its queue."
+    )
+    assert "ended%3A1h" in need["url"]
+
+
+def test_a_job_that_runs_alone_is_said_to_hold_others_up(operator: Client) -> None:
+    alone = JobFactory(running=True, alone=True)
+    assert not [need for need in look(operator).context["needs"] if "alone" in need["text"]]
+    JobFactory()
+    (text,) = [need["text"] for need in look(operator).context["needs"] if "alone" in need["text"]]
+    assert f"#{alone.pk} has lost a lease before, so it runs alone: worker -101 takes nothing else" in text
 
 
 def test_failures_by_error_lead_to_the_same_jobs(operator: Client) -> None:
@@ -134,7 +159,7 @@ def test_no_count_goes_beyond_its_cap(operator: Client, monkeypatch: pytest.Monk
     add_jobs(9)
     JobFactory(future=True)
     shown = {str(number["label"]): number["value"] for number in look(operator).context["numbers"]}
-    assert shown["Ready"] == shown["Scheduled"] == "≥ 3"
+    assert (shown["Ready"], shown["Scheduled"]) == ("≥ 3", "≥ 0")
     assert capped(3) == "3"
     assert capped(4) == "≥ 3"
 
@@ -252,3 +277,14 @@ def test_a_list_of_little_things_takes_two_queries(name: str, most: int, operato
     with CaptureQueriesContext(connection) as queries:
         operator.get(f"/admin/pgqueue/{name}/")
     assert len([query for query in queries if "pgqueue_" in query["sql"]]) <= most
+
+
+def test_the_rows_of_a_bulk_action_are_told_as_one(operator: Client) -> None:
+    """Else hundreds of them would push out the pause that came before."""
+    OperatorActionFactory(verb="pause_queue", target_kind="queue", target_id="emails")
+    bulk = "0c3a2f0e-5d1b-4c58-9f0e-7a2b7d0f9c11"
+    for number in range(12):
+        OperatorActionFactory(verb="requeue", target_id=str(number), idempotency_key=f"bulk:{bulk}:{number}")
+    actions = look(operator).context["actions"]
+    assert [action["target"] for action in actions] == ["12 jobs", "queue emails"]
+    assert f"/admin/pgqueue/bulkaction/{bulk}/change/" in actions[0]["entry"]

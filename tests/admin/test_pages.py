@@ -229,7 +229,8 @@ def test_nothing_is_counted_skipped_or_made_distinct(url: str, operator: Client)
 @pytest.mark.parametrize("traits", TRAITS, ids=str)
 def test_the_job_page_lists_every_verb_and_why_one_is_not_offered(traits: dict[str, Any], operator: Client) -> None:
     row = JobFactory(**traits)
-    offers = operator.get(page(row)).context["offers"]
+    context = operator.get(page(row)).context
+    offers = [*context["offers"], *context["refused"]]
     verbs = {str(VERB_LABELS[verb.name]): verb for verb in VERBS.values() if verb.kind == "job"}
     assert {str(offer.label) for offer in offers} == set(verbs)
     known = {
@@ -259,6 +260,8 @@ def test_the_job_page_shows_every_column(operator: Client) -> None:
         "operation_key",
         "worker_id",
         "lease_until",
+        "replay_until",
+        "snoozed_until",
         *TIMES,
     }
     assert {field.name for field in Job._meta.fields if f"'{field.name}'" not in shown} == otherwise

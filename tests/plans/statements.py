@@ -72,6 +72,9 @@ def statements(connection):
             },
             False,
         ),
+        "count_live": ({"cap": BATCH}, False),
+        "count_by_queue": ({"cap": BATCH}, False),
+        "count_standing": ({"cap": BATCH}, False),
         "read_job": ({"id": ids[0]}, False),
     }
 
