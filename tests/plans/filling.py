@@ -69,10 +69,11 @@ ADD_LIVE = f"""
 """
 
 ADD_IN_FRONT = f"""
-    INSERT INTO pgqueue_job ({COLUMNS})
+    INSERT INTO pgqueue_job ({COLUMNS}, tenant)
     SELECT
         statement_timestamp(), statement_timestamp() + %(due_in)s::interval, NULL, NULL, 0, 1, NULL, NULL, NULL, NULL,
-        50, %(lane)s::int, 0, 8, 0, 0, 'pending', %(queue)s, %(task)s, 'undeclared', 'not_called', %(shard_key)s, NULL
+        50, %(lane)s::int, 0, 8, 0, 0, 'pending', %(queue)s, %(task)s, 'undeclared', 'not_called', %(shard_key)s, NULL,
+        %(tenant)s::text
     FROM generate_series(1, %(count)s::int)
 """
 

@@ -7,12 +7,18 @@ from tests.plans.statements import measure
 
 pytestmark = pytest.mark.django_db
 
-CLAIM = "claim of all queues"
+CLAIM, PICK = "claim of all queues", "pick_laned"
+DUE = {"due_in": "-1 s", "lane": 0, "queue": "q1", "task": TASK, "shard_key": None}
+LANED = {**DUE, "lane": 1}
 FRONTS = {
-    "due next week": (CLAIM, {"due_in": "7 days", "lane": 0, "queue": "q1", "task": TASK, "shard_key": None}),
-    "in a paused queue": (CLAIM, {"due_in": "-1 s", "lane": 0, "queue": "frozen", "task": TASK, "shard_key": None}),
-    "of a task unknown here": (CLAIM, {"due_in": "-1 s", "lane": 0, "queue": "q1", "task": GONE, "shard_key": None}),
-    "of a busy key": ("pick_laned", {"due_in": "-1 s", "lane": 1, "queue": "q1", "task": TASK, "shard_key": "busy"}),
+    "due next week": (CLAIM, {**DUE, "due_in": "7 days"}),
+    "in a paused queue": (CLAIM, {**DUE, "queue": "frozen"}),
+    "of a task unknown here": (CLAIM, {**DUE, "task": GONE}),
+    "of a queue with a limit": (CLAIM, {**DUE, "queue": "full"}),
+    "of a busy key": (PICK, {**LANED, "shard_key": "busy"}),
+    "of a paused tenant": (PICK, {**LANED, "tenant": "frozen"}),
+    "of a tenant at its limit": (PICK, {**LANED, "tenant": "full"}),
+    "of a tenant, of a task unknown here": (PICK, {**LANED, "tenant": "acme", "task": GONE}),
 }
 
 
@@ -22,6 +28,11 @@ def live(django_db_setup, django_db_blocker):
         connection.execute(ADD_LIVE, {"count": LIVE, "task": TASK})
         connection.execute(
             "INSERT INTO pgqueue_queue (name, version, created_at, paused_at) VALUES ('frozen', 1, now(), now())"
+        )
+        connection.execute(
+            "INSERT INTO pgqueue_limit (id, version, created_at, weight, max_running, paused_at) VALUES"
+            " ('tenant:frozen', 1, now(), 1, NULL, now()), ('tenant:full', 1, now(), 1, 0, NULL),"
+            " ('queue:full', 1, now(), 1, 0, NULL)"
         )
         connection.execute(
             "UPDATE pgqueue_job SET shard_key = 'busy', lane = 1, queue = 'q1' WHERE id ="
@@ -37,7 +48,7 @@ def test_rows_in_front_that_nobody_may_claim_cost_at_most_twice(live, front):
     name, params = FRONTS[front]
     without = measure(live, name)
     with live.transaction(force_rollback=True):
-        live.execute(ADD_IN_FRONT, {**params, "count": IN_FRONT})
+        live.execute(ADD_IN_FRONT, {"tenant": None, **params, "count": IN_FRONT})
         behind = measure(live, name)
     assert behind.rows_read() <= 2 * without.rows_read(), behind.text
     assert behind.blocks <= 2 * without.blocks + 100, behind.text
