@@ -87,8 +87,9 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Say whether the list is of few rows, found by an index of their own."""
         return False
 
-    def read_beside(self, rows: list[Any]) -> None:
-        """Read what belongs to the rows of a page, at once for all of them."""
+    def read_beside(self, rows: list[Any]) -> list[Any] | None:
+        """Read what belongs to the rows of a page, at once; return what the first page lists without having a row."""
+        return None
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow what is listed in `url_lookups`."""

@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 600, 120
+MARGIN = 8
+"""Room above and below lines, for the points on them."""
 GAP = 1
+FEW = 5
+"""Values in a row that make no curve."""
 STACKED = ("succeeded", "dead", "unknown", "retrying", "cancelled")
 """Outcomes from the bottom of a bar to its top."""
 
@@ -64,7 +68,16 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
 
 
 def points(values: Sequence[float | None], top: float) -> list[str]:
-    """Return the polylines through values, broken where there is none; a lone value becomes a short line."""
+    """Return the polylines through values, broken where there is none; a lone value has none."""
+    return [" ".join(f"{x:.1f},{y:.1f}" for x, y in run) for run in _runs(values, top) if len(run) > 1]
+
+
+def dots(values: Sequence[float | None], top: float) -> list[str]:
+    """Return "x,y" of the values that would be no more than dashes as lines: those with few neighbours."""
+    return [f"{x:.1f},{y:.1f}" for run in _runs(values, top) if len(run) < FEW for x, y in run]
+
+
+def _runs(values: Sequence[float | None], top: float) -> list[list[tuple[float, float]]]:
     width = WIDTH / max(len(values), 1)
     lines: list[list[tuple[float, float]]] = [[]]
     for number, value in enumerate(values):
@@ -73,11 +86,4 @@ def points(values: Sequence[float | None], top: float) -> list[str]:
         else:
             y = HEIGHT - HEIGHT * value / (top or 1)
             lines[-1].append(((number + 0.5) * width, y))
-    return [_polyline(line, width) for line in lines if line]
-
-
-def _polyline(line: list[tuple[float, float]], width: float) -> str:
-    if len(line) == 1:
-        ((x, y),) = line
-        line = [(x - width / 2, y), (x + width / 2, y)]
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
+    return [line for line in lines if line]

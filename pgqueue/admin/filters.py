@@ -34,13 +34,13 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class QueueFilter(admin.SimpleListFilter):
-    """Jobs of one queue; the names are those of the small table of queues."""
+    """Jobs of one queue; the names come from the table of queues and a walk over an index."""
 
     title = _("queue")
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the queues that have a row."""
+        """Return the queues that have a row or unfinished jobs."""
         return [(queue.name, queue.name) for queue in model_admin.queues_of(request)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:

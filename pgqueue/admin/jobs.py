@@ -8,11 +8,11 @@ from typing import Any
 
 from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Effect, Job, OperatorAction, Queue, Worker
+from ..protocol import surveying
 from ..protocol.connecting import job_alias
 from ..states import FINAL, Stage, State
 from ..verbs import Verb
@@ -27,7 +27,6 @@ from .words import NOTHING, TIMES, effect_words, instant, instant_of, pause_of, 
 
 MOST_EFFECTS = 20
 UNFINISHED = {str(state) for state in State if state not in FINAL}
-MOST_QUEUES = 50
 REPLAY_UNTIL = instant_of("replay_until", _("replay until"))
 SNOOZED_UNTIL = instant_of("snoozed_until", _("snoozed until"))
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
@@ -91,11 +90,10 @@ class JobAdmin(JobColumns):
         return super().changelist_view(request, {**told, **(extra_context or {})})
 
     def queues_of(self, request: HttpRequest) -> list[Any]:
-        """Return the queues that have a row, read once for a page."""
+        """Return the queues that have a row or unfinished jobs, read once for a page."""
         known: list[Any] | None = getattr(request, "_pgqueue_queues", None)
         if known is None:
-            rows = Queue.objects.using(job_alias()).annotate(now=Now()).order_by("name")
-            known = list(rows[:MOST_QUEUES])
+            known = surveying.queues(job_alias())
             setattr(request, "_pgqueue_queues", known)  # noqa: B010
         return known
 

@@ -125,7 +125,9 @@ class KeysetChangeList(ChangeList):
             self.newer_url = self.get_query_string({BEFORE: order.mark(page[0])})
         if page and has_older:
             self.older_url = self.get_query_string({AFTER: order.mark(page[-1])})
-        owner.read_beside(page)
+        unlisted = owner.read_beside(page)
+        if unlisted and not set(CURSORS) & set(request.GET):
+            page = sorted([*page, *unlisted], key=str)
         self._tell(request, page)
 
     def _tell(self, request: HttpRequest, page: Any) -> None:

@@ -16,12 +16,13 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ..models import BulkAction, Job, OperatorAction, Queue, Reconcile, Worker
 from ..protocol.connecting import job_alias
-from ..protocol.surveying import COUNTED_AT_MOST, Live
+from ..protocol.surveying import COUNTED_AT_MOST
 from ..states import State
 from .base import ReadOnlyAdmin
-from .charts import HEIGHT, STACKED, WIDTH, columns, percentile, points
+from .charts import HEIGHT, MARGIN, STACKED, WIDTH, columns, dots, percentile, points
 from .keyset import Order
 from .marks import beside
+from .needs import capped, no_worker_words, rows_words, silent_words, unknown_words
 from .survey import RANGES, Survey, bulk_of, collapsed, survey
 from .words import NOTHING, SCHEDULED, STATES, instant, outcome_words, pause_words, span, stamp, verb_words
 
@@ -35,11 +36,6 @@ WINDOWS = ("1h", "3h", "24h", "7d")
 HALF, MOST = 0.5, 0.95
 MANY_FAILURES = 10
 """So many jobs given up with one error within an hour are somebody's business."""
-
-
-def capped(number: int, *, more: bool = False) -> str:
-    """Write a count; one that stopped at the cap says so."""
-    return f"≥ {min(number, COUNTED_AT_MOST):,}" if number > COUNTED_AT_MOST or more else f"{number:,}"
 
 
 class OverviewAdmin(ReadOnlyAdmin):
@@ -95,6 +91,8 @@ class OverviewAdmin(ReadOnlyAdmin):
             "read_at": stamp(read.live.at),
             "width": WIDTH,
             "height": HEIGHT,
+            "line_kinds": ("half", "most"),
+            "lines_view": f"0 {-MARGIN} {WIDTH} {HEIGHT + 2 * MARGIN}",
             **extra,
         }
         request.current_app = self.admin_site.name
@@ -106,9 +104,11 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _needs(self, read: Survey) -> Iterator[dict[str, Any]]:
         live = read.live
+        if live.ready and not live.slots:
+            yield {"sign": "!", "text": no_worker_words(live), "url": self._list(Worker)}
         if live.unknown:
             url = self._list(Reconcile) or self._list(Job, state=State.UNKNOWN.value)
-            yield {"sign": "?", "text": _unknown_words(live), "url": url}
+            yield {"sign": "?", "text": unknown_words(live), "url": url}
         for queue in live.paused:
             url = self.page_url(Queue, "change", queue["name"]) if self.admin_site.is_registered(Queue) else ""
             yield {"sign": "‖", "text": pause_words(queue), "url": url}
@@ -121,20 +121,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             url = self.page_url(Job, "change", live.alone["id"]) if self._list(Job) else ""
             yield {"sign": "▶", "text": text % live.alone, "url": url}
         for worker in read.silent:
-            facts = {"id": worker.id, "host": worker.host, "silent": span(worker.silent_seconds)}
-            text = _("Worker %(id)s on %(host)s has been silent for %(silent)s.") % facts
-            if worker.leases and worker.expiry_seconds is not None:
-                left = {"leases": worker.leases, "left": span(worker.expiry_seconds)}
-                late = worker.expiry_seconds < 0
-                held = (
-                    _("Leases it holds: %(leases)d; the first ran out %(left)s ago.")
-                    if late
-                    else _("Leases it holds: %(leases)d; the first ends in %(left)s.")
-                )
-                text = f"{text} {held % left}"
-            else:
-                text = f"{text} " + _("What it held has been taken over.")
-            yield {"sign": "!", "text": text, "url": self._list(Worker)}
+            yield {"sign": "!", "text": silent_words(worker), "url": self._list(Worker)}
 
     def _failing(self, row: tuple[str, int, int, int, int]) -> dict[str, Any]:
         error, jobs = row[:2]
@@ -162,8 +149,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         yield self._number(State.PAUSED, capped(live.held), state="paused")
         yield self._number(_("Failed within 24 hours"), f"{failed:,}", q="state:dead ended:24h")
         yield self._number(_("Oldest ready job waits for"), old, q="state:pending due:now", sort="oldest")
-        rows = _("~ %(rows)s (estimate)") % {"rows": f"{live.table_estimate:,}"}
-        yield self._number(_("Rows of jobs"), rows if live.table_estimate else NOTHING)
+        yield self._number(_("Rows of jobs"), rows_words(live))
 
     def _number(self, of: Any, value: str, **query: str) -> dict[str, Any]:
         """Return a number of a state, or of what has words of its own."""
@@ -200,23 +186,6 @@ class OverviewAdmin(ReadOnlyAdmin):
             "ticket": action.ticket,
             "entry": entry,
         }
-
-
-def _unknown_words(live: Live) -> str:
-    facts = {
-        "number": live.unknown,
-        "age": span(live.oldest_unknown_seconds or 0.0),
-        "task": live.oldest_unknown_task,
-        "id": live.oldest_unknown_id,
-    }
-    return (
-        ngettext(
-            "%(number)d job has an unknown outcome, for %(age)s (%(task)s #%(id)s).",
-            "%(number)d jobs have an unknown outcome, the oldest for %(age)s (%(task)s #%(id)s).",
-            live.unknown,
-        )
-        % facts
-    )
 
 
 def _step_names(step: int, steps: int, read: Survey) -> list[str]:
@@ -264,6 +233,8 @@ def _times(read: Survey, step: int, steps: int, column: int) -> dict[str, Any]:
         "key": "wait" if column == 2 else "run",
         "half": points(halves, top),
         "most": points(mosts, top),
+        "half_dots": dots(halves, top),
+        "most_dots": dots(mosts, top),
         "top": _seconds(top or None),
         "half_now": _seconds(percentile(whole, HALF)),
         "most_now": _seconds(percentile(whole, MOST)),

@@ -21,10 +21,11 @@ LONGEST_NAME = 200
 
 COUNTED_TOGETHER = ("pending", "scheduled", "retrying")
 """States whose rows share one cap."""
+UNLISTED = "unlisted"
 
 
 class QueueAdmin(PausedAdmin):
-    """Queues that a worker or an operator has named."""
+    """Queues that a worker or an operator has named, and those that have jobs."""
 
     target_kind = "queue"
     list_display = (
@@ -44,20 +45,22 @@ class QueueAdmin(PausedAdmin):
     orders = {"name": (_("name"), Order(("name",)))}
     fields = readonly_fields = ("name", "state", "by", "why", "since", "until", "limits", "version")
     empty_text = _(
-        "No queue has been paused, or named by a worker (runworker --queue NAME). Every other queue is active: "
-        "open one from the page of a job in it."
+        "No job waits or runs, and no queue has been paused, or named by a worker (runworker --queue NAME). Every "
+        "other queue is active."
     )
 
-    def read_beside(self, rows: list[Any]) -> None:
-        """Count what is in the queues and what has left them."""
+    def read_beside(self, rows: list[Any]) -> list[Any]:
+        """Count what is in the queues and what has left them; return those that have no row: they are active."""
         counted = surveying.by_queue(job_alias())
         waiting = sum(
             jobs for its in counted.values() for state, (jobs, _age) in its.items() if state in COUNTED_TOGETHER
         )
-        for row in rows:
+        unlisted = [Queue(name=name) for name, its in counted.items() if UNLISTED in its]
+        for row in (*rows, *unlisted):
             row.counted = counted.get(row.name, {})
             # Rows that were not looked at may be of any queue.
             row.has_more = waiting > surveying.COUNTED_AT_MOST
+        return unlisted
 
     @admin.display(description=_("ready"))
     def ready(self, queue: Any) -> Any:

@@ -15,6 +15,12 @@ from ..sql import load
 COUNTED_AT_MOST = 10_000
 SILENT_WITHIN_SECONDS = 86_400.0
 """A worker silent for longer than a day is history."""
+MISSED_WITHIN_SECONDS = 3600.0
+"""One that holds nothing, and that nobody replaced within an hour, is not missed."""
+COUNTED_BYTES = 32 * 2**20
+"""A larger table is not counted: rows that are gone may have left millions of empty pages in front."""
+QUEUES_AT_MOST = 200
+"""Queues beyond are not looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,10 @@ class Live:
     paused: list[dict[str, Any]]
     """Paused queues: name, by, reason, seconds since, left_seconds (None: no end)."""
     slots: int
-    table_estimate: int
+    table_rows: int | None
+    """Exact unless above `COUNTED_AT_MOST`; None where the table is too large to count."""
+    table_estimate: int | None
+    """None as long as nobody has analysed the table."""
     at: datetime
 
     @property
@@ -50,7 +59,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A worker that has missed a whole lease. `expiry_seconds` is negative once its first lease is over."""
+    """A worker that is missed: silent for a whole lease. `expiry_seconds` is negative once its first lease is over."""
 
     id: int
     host: str
@@ -60,10 +69,22 @@ class Silent:
     expiry_seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A queue with its pause, if it has one; `now` is the database's time."""
+
+    name: str
+    paused_at: datetime | None
+    paused_until: datetime | None
+    paused_by: str | None
+    pause_reason: str | None
+    now: datetime
+
+
 def live(alias: str) -> Live:
     """Count unfinished jobs."""
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("count_live"), {"cap": COUNTED_AT_MOST + 1})
+        cursor.execute(load("count_live"), {"cap": COUNTED_AT_MOST + 1, "counted_bytes": COUNTED_BYTES})
         row = dict(zip([column.name for column in cursor.description], cursor.fetchone(), strict=True))
     # Django hands out JSON as text.
     alone = None if row["alone"] is None else json.loads(row["alone"])
@@ -73,17 +94,25 @@ def live(alias: str) -> Live:
 def by_queue(alias: str) -> dict[str, dict[str, tuple[int, float]]]:
     """Return of each queue and state the number of jobs, and how many seconds ago the oldest became due.
 
-    State `ended` counts those that ended within five minutes.
+    State `ended` counts those that ended within five minutes; `unlisted` marks a queue that has jobs and no row.
     """
     found: dict[str, dict[str, tuple[int, float]]] = {}
-    for queue, state, jobs, seconds in _rows(alias, "count_by_queue", {"cap": COUNTED_AT_MOST + 1}):
+    asked = {"cap": COUNTED_AT_MOST + 1, "most_queues": QUEUES_AT_MOST}
+    for queue, state, jobs, seconds in _rows(alias, "count_by_queue", asked):
         found.setdefault(queue, {})[state] = (jobs, seconds)
     return found
 
 
+def queues(alias: str) -> list[Named]:
+    """Return the queues that have a row, or waiting or running jobs, by name."""
+    found = _rows(alias, "list_queues", {"cap": COUNTED_AT_MOST + 1, "most": QUEUES_AT_MOST})
+    return sorted((Named(*row) for row in found), key=lambda queue: queue.name)
+
+
 def silent(alias: str) -> list[Silent]:
-    """Return the workers that have fallen silent within a day."""
-    return [Silent(*row) for row in _rows(alias, "list_silent", {"within_seconds": SILENT_WITHIN_SECONDS})]
+    """Return the workers that have fallen silent within a day and hold leases, or are missed."""
+    asked = {"within_seconds": SILENT_WITHIN_SECONDS, "missed_within_seconds": MISSED_WITHIN_SECONDS}
+    return [Silent(*row) for row in _rows(alias, "list_silent", asked)]
 
 
 def minutes(alias: str, *, step_seconds: float, steps: int) -> list[tuple[int, str, int]]:

@@ -1,7 +1,7 @@
 -- Count unfinished jobs by state, for people. No locks; beyond the cap nothing is looked at. Lanes are named because
 -- the indexes of waiting rows are: without them the whole table would be read.
--- Returns: one row; ready, scheduled and retrying are of the waiting rows looked at. `finished_estimate` is the
--- planner's idea of the table.
+-- Returns: one row; ready, scheduled and retrying are of the waiting rows looked at. `table_rows` is exact up to the
+-- cap, and null where the table is too large to count; `table_estimate` is the planner's, null before anyone looked.
 WITH waiting AS MATERIALIZED (
     SELECT each.state, each.run_at
     FROM (
@@ -86,6 +86,15 @@ SELECT
         WHERE worker.stopped_at IS NULL
             AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => worker.lease_seconds)
     ) AS slots,
-    (SELECT greatest(class.reltuples, 0)::bigint FROM pg_class AS class WHERE class.oid = 'pgqueue_job'::regclass)
-        AS table_estimate,
+    CASE
+        WHEN pg_relation_size('pgqueue_job') <= %(counted_bytes)s::bigint
+            THEN (SELECT count(*) FROM (SELECT FROM pgqueue_job AS job ORDER BY job.id LIMIT %(cap)s::int) AS counted)
+    END AS table_rows,
+    (
+        SELECT
+            class.reltuples / class.relpages
+            * (pg_relation_size(class.oid) / current_setting('block_size')::int)
+        FROM pg_class AS class
+        WHERE class.oid = 'pgqueue_job'::regclass AND class.reltuples >= 0 AND class.relpages > 0
+    )::bigint AS table_estimate,
     statement_timestamp() AS at

@@ -1,4 +1,5 @@
--- List workers that have missed a whole lease, with the leases they still hold.
+-- List workers that have missed a whole lease and still hold leases, or that fell silent lately while no worker
+-- for the same queues has started since.
 -- Returns: worker, host, pid, seconds since it was heard, leases, seconds until the first of them ends.
 SELECT
     worker.id, worker.host, worker.pid,
@@ -11,5 +12,18 @@ WHERE worker.stopped_at IS NULL
     AND worker.heartbeat_at < statement_timestamp() - make_interval(secs => worker.lease_seconds)
     AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(within_seconds)s::float8)
 GROUP BY worker.id
+HAVING count(job.id) > 0
+    OR (
+        worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(missed_within_seconds)s::float8)
+        AND NOT EXISTS (
+            SELECT
+            FROM pgqueue_worker AS other
+            WHERE other.stopped_at IS NULL
+                AND other.heartbeat_at > statement_timestamp() - make_interval(secs => other.lease_seconds)
+                AND other.started_at > worker.heartbeat_at
+                AND other.queues IS NOT DISTINCT FROM worker.queues
+                AND other.excluded_queues IS NOT DISTINCT FROM worker.excluded_queues
+        )
+    )
 ORDER BY worker.id DESC
 LIMIT 100

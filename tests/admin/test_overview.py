@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from pgqueue.admin import survey as surveys
-from pgqueue.admin.charts import HEIGHT, WIDTH, columns, percentile, points
-from pgqueue.admin.overview import capped
+from pgqueue.admin.charts import HEIGHT, STACKED, WIDTH, columns, dots, percentile, points
+from pgqueue.admin.needs import capped
 from pgqueue.models import Queue
 from pgqueue.protocol import surveying
 from tests.admin.console import client_with, page
@@ -70,11 +70,6 @@ def test_every_number_leads_to_the_rows_that_explain_it(operator: Client) -> Non
     traits = ({}, {"future": True}, {"retrying": True}, {"running": True}, {"unknown": True}, {"paused": True})
     for each in traits:
         JobFactory(**each)
-    assert {str(number["label"]): number["value"] for number in look(operator).context["numbers"]}[
-        "Rows of jobs"
-    ] == "-"
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE pgqueue_job")
     answer = look(operator)
     shown = {str(number["label"]): number for number in answer.context["numbers"]}
     for label in ("Ready", "Scheduled", "Waiting to retry", "Outcome unknown", "Held"):
@@ -82,7 +77,7 @@ def test_every_number_leads_to_the_rows_that_explain_it(operator: Client) -> Non
         assert len(numbers(operator.get(shown[label]["url"]))) == 1, label
     assert shown["Running"]["value"] == "1 of 0 slots"
     assert len(numbers(operator.get(shown["Running"]["url"]))) == 1
-    assert "(estimate)" in shown["Rows of jobs"]["value"]
+    assert shown["Rows of jobs"]["value"] == "6"
 
 
 def test_an_error_that_is_frequent_needs_a_person(operator: Client) -> None:
@@ -155,7 +150,7 @@ def test_twenty_tabs_cost_one_set_of_six_queries(operator: Client, monkeypatch: 
 @pytest.mark.case("M01")
 def test_no_count_goes_beyond_its_cap(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveying, "COUNTED_AT_MOST", 3)
-    monkeypatch.setattr("pgqueue.admin.overview.COUNTED_AT_MOST", 3)
+    monkeypatch.setattr("pgqueue.admin.needs.COUNTED_AT_MOST", 3)
     add_jobs(9)
     JobFactory(future=True)
     shown = {str(number["label"]): number["value"] for number in look(operator).context["numbers"]}
@@ -232,10 +227,25 @@ def test_percentiles_are_upper_bounds_of_their_bucket() -> None:
 
 
 def test_a_line_breaks_where_nothing_was_measured() -> None:
-    assert points([None, None], 1.0) == []
-    first, second = points([1.0, 0.5, None, 0.0], 1.0)
-    assert first == "75.0,0.0 225.0,60.0"
-    assert second.startswith("450.0,120.0")
+    assert points([None, None], 1.0) == dots([None, None], 1.0) == []
+    assert points([1.0, 0.5, None, 0.0], 1.0) == ["75.0,0.0 225.0,60.0"]
+
+
+def test_few_values_are_points_and_many_a_line() -> None:
+    assert dots([1.0, 0.5, None, 0.0], 1.0) == ["75.0,0.0", "225.0,60.0", "525.0,120.0"]
+    assert dots([1.0] * 4, 1.0) == ["75.0,0.0", "225.0,0.0", "375.0,0.0", "525.0,0.0"]
+    assert dots([1.0] * 5, 1.0) == []
+
+
+def test_the_legend_is_drawn_as_the_bars_are(operator: Client) -> None:
+    for kind in STACKED:
+        MinuteStatFactory(outcome=kind, minute=from_now(-30), error="x" if kind == "dead" else "")
+    text = look(operator).text
+    for kind in STACKED:
+        drawn = f'<rect class="pgqueue-bar pgqueue-bar-{kind}" fill="url(#pgqueue-ink-{kind})" '
+        assert text.count(drawn) == 2, kind
+        assert f'<pattern id="pgqueue-ink-{kind}"' in text
+    assert "a job of 20 s counts as ≤ 33 s" in plain(look(operator))
 
 
 def test_a_look_is_never_compiled(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:

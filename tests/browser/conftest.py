@@ -73,7 +73,7 @@ class Person:
         self.page.on("console", self._hear)
 
     def _hear(self, message: Any) -> None:
-        if message.type == "error" and "favicon" not in message.text:
+        if message.type == "error" and "favicon" not in f"{message.text} {message.location['url']}":
             self.complaints.append(message.text)
 
     def go(self, path: str) -> Any:

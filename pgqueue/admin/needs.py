@@ -1,0 +1,68 @@
+"""The overview's sentences: what needs a person and why, and numbers that say what kind of number they are."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..protocol.surveying import COUNTED_AT_MOST, Live, Silent
+from .words import span
+
+
+def capped(number: int, *, more: bool = False) -> str:
+    """Write a count; one that stopped at the cap says so."""
+    return f"≥ {min(number, COUNTED_AT_MOST):,}" if number > COUNTED_AT_MOST or more else f"{number:,}"
+
+
+def no_worker_words(live: Live) -> str:
+    """Say that due jobs wait and that nobody takes them."""
+    number = capped(live.ready, more=live.waiting_is_capped)
+    return ngettext(
+        "No worker is alive: %(number)s job waits. Start one: manage.py runworker.",
+        "No worker is alive: %(number)s jobs wait. Start one: manage.py runworker.",
+        live.ready,
+    ) % {"number": number}
+
+
+def silent_words(worker: Silent) -> str:
+    """Say of a silent worker what it still holds, and what there is to do."""
+    facts = {"id": worker.id, "host": worker.host, "pid": worker.pid, "silent": span(worker.silent_seconds)}
+    text = _("Worker %(id)s on %(host)s has been silent for %(silent)s.") % facts
+    if not worker.leases or worker.expiry_seconds is None:
+        missed = _("It holds no job, and no worker for its queues has started since: start one if it is missed.")
+        return f"{text} {missed}"
+    left = {"leases": worker.leases, "left": span(worker.expiry_seconds)}
+    held = (
+        _("Leases it holds: %(leases)d; the first ran out %(left)s ago.")
+        if worker.expiry_seconds < 0
+        else _("Leases it holds: %(leases)d; the first ends in %(left)s.")
+    )
+    what = _("A worker that is alive takes its jobs over then. See there whether process %(pid)d hangs or is gone.")
+    return f"{text} {held % left} {what % facts}"
+
+
+def unknown_words(live: Live) -> str:
+    """Say how many outcomes are unknown, and which one for longest."""
+    facts = {
+        "number": live.unknown,
+        "age": span(live.oldest_unknown_seconds or 0.0),
+        "task": live.oldest_unknown_task,
+        "id": live.oldest_unknown_id,
+    }
+    return (
+        ngettext(
+            "%(number)d job has an unknown outcome, for %(age)s (%(task)s #%(id)s).",
+            "%(number)d jobs have an unknown outcome, the oldest for %(age)s (%(task)s #%(id)s).",
+            live.unknown,
+        )
+        % facts
+    )
+
+
+def rows_words(live: Live) -> str:
+    """Write how many jobs the table has: exact where they are few, else marked as what it is."""
+    if live.table_rows is not None and live.table_rows <= COUNTED_AT_MOST:
+        return f"{live.table_rows:,}"
+    if live.table_estimate is not None and live.table_estimate > COUNTED_AT_MOST:
+        return _("~ %(rows)s (estimate)") % {"rows": f"{live.table_estimate:,}"}
+    return _("not known yet") if live.table_rows is None else capped(live.table_rows)
