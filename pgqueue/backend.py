@@ -31,7 +31,7 @@ from .protocol.connecting import job_alias
 from .protocol.inserting import Spent
 from .protocol.reading import read_job
 from .results import enqueued, stored
-from .states import KeyOrder, OnDuplicate, Recovery, UniqueUntil
+from .states import KeyOrder, OnDuplicate, Recovery, Settle, UniqueUntil
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +74,8 @@ class PGQueueTask(GenericTask[P, T]):
     tenant: str | None = None
     shard_key: str | None = None
     """Jobs of one queue and shard key run one at a time."""
+    settle: str = Settle.TOGETHER
+    """`each`: the completion is committed before its thread takes another job; `together`: with those of others."""
     key_order: str = KeyOrder.SKIP
     """`strict`: while a job is unfinished, younger ones of its shard key wait; `skip`: only while it runs."""
     resource: str | None = None
@@ -237,6 +239,8 @@ def _refuse_options_that_do_not_fit(task: Task[..., Any]) -> None:
         raise InvalidTask("on_duplicate='replace' needs unique_until='started': a job that began keeps its arguments.")
     if (until == UniqueUntil.WINDOW) != (getattr(task, "window_seconds", None) is not None):
         raise InvalidTask("unique_until='window' and window_seconds need each other.")
+    if getattr(task, "settle", None) == Settle.EACH and inspect.iscoroutinefunction(task.func):
+        raise InvalidTask("settle='each' needs a plain function: a coroutine has no thread that waits for its commit.")
     if getattr(task, "unique_key", None) is not None and getattr(task, "operation_key", None) is not None:
         raise InvalidTask("A job has an operation_key, spent for ever, or a unique_key, for a time, and not both.")
 
@@ -279,6 +283,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "unique_until": (lambda value: value in tuple(UniqueUntil), f"one of {', '.join(UniqueUntil)}"),
     "on_duplicate": (lambda value: value in tuple(OnDuplicate), f"one of {', '.join(OnDuplicate)}"),
     "window_seconds": (_is_duration, "a finite number of seconds above 0"),
+    "settle": (lambda value: value in tuple(Settle), f"one of {', '.join(Settle)}"),
     "key_order": (lambda value: value in tuple(KeyOrder), f"one of {', '.join(KeyOrder)}"),
     "operation_key": _NAME,
     "recovery": (lambda value: value in list(Recovery), f"one of {', '.join(Recovery)}"),

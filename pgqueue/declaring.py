@@ -28,6 +28,7 @@ class Options(TypedDict, total=False):
     bury_on: tuple[type[BaseException], ...]
     tenant: str | None
     shard_key: str | None
+    settle: str
     key_order: str
     resource: str | None
     unique_key: str | None

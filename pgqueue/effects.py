@@ -121,6 +121,7 @@ class Effects:
             if self._held.may_be_lost():
                 raise LeaseLostError(self._held.lease.id, self._held.lease.fence)
             self._begun.add(name)
+        self._held.has_effects = True
         return call.key, known
 
     def _record(self, name: str, value: Any, reference: Reference | None) -> Any:

@@ -15,14 +15,16 @@ from . import registry, signalling
 from .backoff import delay_seconds, retry_after_seconds
 from .compat import Task
 from .context import JobContext
+from .effects import lender
 from .exceptions import JobStoppedError, JobTimeoutError
 from .failures import classify, describe, is_retryable
 from .holding import Held
 from .payloads import decode, encode_result
 from .protocol.claiming import Lease
-from .protocol.settling import Ending, EndingKind, Failure
+from .protocol.connecting import job_alias
+from .protocol.settling import Ending, EndingKind, Failure, settle
 from .results import started
-from .states import Recovery
+from .states import Recovery, Settle
 from .transactional import call_and_complete
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,10 @@ def run(
     body = partial(call, prepared)
     if held.lease.recovery == Recovery.TRANSACTIONAL:
         return _conclude_transactional(prepared, body, on_error=on_error)
-    return conclude(prepared, body, on_error=on_error)
+    ending = conclude(prepared, body, on_error=on_error)
+    if ending.kind is EndingKind.COMPLETE and (held.has_effects or _wants_commit(prepared.task)):
+        _settle_at_once(held, ending)
+    return ending
 
 
 def prepare(held: Held, *, on_error: Callable[[BaseException], object] | None = None) -> Prepared | Ending:
@@ -89,6 +94,24 @@ def conclude(
     except BaseException as error:
         return _caught(held, error, began_at, on_error)
     return Ending(EndingKind.COMPLETE, held.lease.id, held.lease.fence, time.monotonic() - began_at, result=result)
+
+
+def _wants_commit(task: Task[..., Any]) -> bool:
+    return bool(getattr(task, "settle", Settle.TOGETHER) == Settle.EACH)
+
+
+def _settle_at_once(held: Held, ending: Ending) -> None:
+    """Write a completion before this thread takes another job; a run on a connection of a test's is settled there.
+
+    The dispatcher is told as of any other, and finds it written. What cannot be written here, it writes.
+    """
+    if held.lend is not None:
+        return
+    try:
+        with lender.lend(job_alias()) as connection:
+            settle(connection, worker_id=held.lease.worker_id, endings=[ending])
+    except Exception as error:
+        logger.warning("settle.postponed job=%d error=%s", ending.id, type(error).__name__)
 
 
 def _conclude_transactional(

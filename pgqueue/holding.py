@@ -38,6 +38,8 @@ class Held:
     stop_requested: bool = False
     timed_out: bool = False
     """Its run has taken longer than its limit."""
+    has_effects: bool = False
+    """Its run has called an effect."""
     lend: Callable[[], AbstractContextManager[psycopg.Connection[Any]]] | None = None
     """Where its effects are written: in a test its own connection; None is one of the queue's own."""
 

@@ -73,6 +73,15 @@ LIMIT_KINDS = ("queue", "tenant", "task", "resource")
 """Of what a limit bounds the jobs; its id is the kind and the name, as in `tenant:acme`."""
 
 
+class Settle(StrEnum):
+    """When the completion of a job is written."""
+
+    TOGETHER = "together"
+    """With others that end about the same time."""
+    EACH = "each"
+    """By its own thread, before that takes another job."""
+
+
 class KeyOrder(StrEnum):
     """What an unfinished job of a task means to younger ones of its shard key."""
 

@@ -244,6 +244,18 @@ def test_a_claim_takes_half_of_what_is_to_be_held(clock: Clock) -> None:
     assert agenda.room(PLAIN, held=threads(50)) == 50
 
 
+def test_large_arguments_are_held_up_to_64_mib(clock: Clock) -> None:
+    agenda = make_agenda(clock)
+    for number in range(200):
+        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+    large = make_lease()._replace(args="x" * 2**20)
+    agenda.get(PLAIN, [large] * 50, asked=50)
+    assert agenda.room(PLAIN, held=threads(0)) == 32
+    assert agenda.room(PLAIN, held=threads(44)) == 20
+    agenda.get(PLAIN, [make_lease()] * 20, asked=20)
+    assert agenda.room(PLAIN, held=threads(44)) == 36
+
+
 # -- two pools ---------------------------------------------------------------------------------------------
 
 ON_LOOP = Source(Lane.PLAIN, Pool.LOOP)

@@ -107,6 +107,9 @@ class Agenda:
         self._moved_at = self._clock()
         if self._left is not None:
             self._left -= len(leases)
+        if leases and source.pool is not None:
+            size = sum(len(lease.args or "") + len(lease.kwargs or "") for lease in leases)
+            self._paces[source.pool].note_bytes(size, jobs=len(leases))
         if source is ALONE:
             self._get_alone(leases)
         elif len(leases) < asked and has_more:

@@ -8,6 +8,8 @@ from enum import Enum
 from .. import conf
 
 SMOOTHING = 0.2
+MOST_BYTES = 64 * 1024 * 1024
+"""Arguments to hold in advance: as many jobs as have so much, as far as the latest ones tell."""
 SHORT_SECONDS = 0.0002
 """Jobs that run for less than this hold the interpreter rather than wait for something."""
 
@@ -27,6 +29,11 @@ class Pace:
         self._prefetch_seconds = prefetch_seconds
         self._batch_size = max(batch_size, slots)
         self._mean_seconds = prefetch_seconds
+        self._mean_bytes = 0.0
+
+    def note_bytes(self, size: int, *, jobs: int) -> None:
+        """Take in how much the arguments of jobs take that were claimed together."""
+        self._mean_bytes = max(size / jobs, self._mean_bytes * (1 - SMOOTHING))
 
     def note(self, run_seconds: float) -> None:
         """Take in how long a job ran."""
@@ -43,6 +50,8 @@ class Pace:
     def target(self) -> int:
         """Return how many leases to hold at most."""
         worth_holding = self.slots * self._prefetch_seconds / max(self._mean_seconds, 1e-9)
+        if self._mean_bytes * worth_holding > MOST_BYTES:
+            worth_holding = min(worth_holding, MOST_BYTES / self._mean_bytes)
         return int(max(self.slots, min(self._batch_size, worth_holding)))
 
 

@@ -69,3 +69,8 @@ def mourned(context: Any, name: str = "run") -> Any:
 @task(recovery="manual", takes_context=True, max_attempts=3, backoff_seconds=0.001)
 async def manual_later(context: Any, name: str = "run") -> Any:
     return await script[name](context)
+
+
+@task(settle="each", takes_context=True)
+def settled_each(context: Any, name: str = "run") -> Any:
+    return script[name](context)
