@@ -49,6 +49,8 @@ class BoundedConnection(psycopg.Connection[Any]):
     """
 
     answer_seconds: float = ANSWER_SECONDS
+    is_direct = False
+    """Whether nothing stands between us and the server, so that what is set for the session stays set."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """Run one exchange with the server. Raise `psycopg.OperationalError` and close when it takes too long."""
@@ -93,7 +95,9 @@ def connect(alias: str, *, role: str, answer_seconds: float = ANSWER_SECONDS) ->
     try:
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         if _is_direct(connection):
+            connection.is_direct = True
             connection.prepare_threshold = PREPARE_THRESHOLD
+            connection.execute(load("default_to_read_committed"))
         if options.get("assume_role"):
             connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(options["assume_role"])))
     except BaseException:
@@ -146,10 +150,12 @@ def one_trip(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> 
 
     Results are read from the cursors once the block has been left. When a statement fails, its error is raised then,
     and nothing is written: the server makes one transaction of what comes in one trip, with no need for BEGIN and
-    COMMIT. Inside a transaction that is open already, and on a connection of Django's, the statements go one by one.
+    COMMIT. Inside a transaction that is open already, on a connection of Django's, and behind a pooler, where no session
+    says how transactions without BEGIN are isolated, the statements go one by one.
     """
     is_idle = connection.info.transaction_status == TransactionStatus.IDLE
-    if not (is_idle and isinstance(connection, BoundedConnection) and psycopg.Pipeline.is_supported()):
+    is_direct = isinstance(connection, BoundedConnection) and connection.is_direct
+    if not (is_idle and is_direct and psycopg.Pipeline.is_supported()):
         with transaction(connection, timeout_seconds=timeout_seconds):
             yield
         return
