@@ -17,6 +17,7 @@ from django.utils import timezone
 from pgqueue import enqueue_many
 from pgqueue.compat import task_finished
 from pgqueue.models import Attempt, Job, Queue
+from pgqueue.protocol import connecting
 from pgqueue.protocol.connecting import connect, one_trip
 from tests.inline import row, work, work_through_retries, work_together
 from tests.testapp import contract_tasks
@@ -308,9 +309,13 @@ def test_a_serializable_default_costs_no_job_and_no_worker(
 
 @pytest.mark.case("J21")
 @pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "behind a pooler"])
-def test_a_round_trip_of_ours_reads_committed_whatever_the_default(serializable: None, is_direct: bool) -> None:
+def test_a_round_trip_of_ours_reads_committed_whatever_the_default(
+    serializable: None, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "_is_direct", lambda connection: is_direct)
     with connect("default", role="tests") as ours:
-        ours.is_direct = is_direct
+        asked = ours.execute("SELECT current_setting('default_transaction_isolation')")
+        assert asked.fetchone() == ("read committed" if is_direct else "serializable",)
         with one_trip(ours, timeout_seconds=5):
             asked = ours.execute("SELECT current_setting('transaction_isolation')")
         assert asked.fetchone() == ("read committed",)

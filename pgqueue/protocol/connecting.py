@@ -150,8 +150,8 @@ def one_trip(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> 
 
     Results are read from the cursors once the block has been left. When a statement fails, its error is raised then,
     and nothing is written: the server makes one transaction of what comes in one trip, with no need for BEGIN and
-    COMMIT. Inside a transaction that is open already, on a connection of Django's, and behind a pooler, where no session
-    says how transactions without BEGIN are isolated, the statements go one by one.
+    COMMIT. Inside a transaction that is open already, on a connection of Django's, and behind a pooler, where nothing
+    says how a transaction without BEGIN is isolated, the statements go one by one.
     """
     is_idle = connection.info.transaction_status == TransactionStatus.IDLE
     is_direct = isinstance(connection, BoundedConnection) and connection.is_direct
