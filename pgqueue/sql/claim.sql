@@ -4,8 +4,8 @@
 -- its lock; its queue is not paused; neither its queue nor its task is bound in the snapshot of this statement, so
 -- that a pause or a limit holds for every claim begun after its commit. What is bound, `pick_bound.sql` proposes.
 -- Order: priority from high to low, or from the lowest up; then run_at, then id, whatever the queue and the task.
--- The walk over live (queue, priority, task) groups, each found with its oldest row by one step of the index, keeps
--- future rows of a higher priority, and rows of tasks that are unknown here, out of the way.
+-- The walk over live (queue, priority, task) groups, each found with its oldest row by one step of the index from a
+-- place before all of them (each mention of the table costs the planner as much as claiming a row), keeps future rows of a higher priority, and rows of tasks that are unknown here, out of the way.
 -- A priority with one group is read in its order. Of several, `merged` reads so many of the oldest rows of each without
 -- a lock, sorts them, and gives them away up to the first that may not be followed by the next: the last one read of
 -- its group. From there it reads on, if it has to.
@@ -14,20 +14,12 @@
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload, in that order.
 WITH RECURSIVE groups (scope, queue, priority, task, first_at) AS (
-    SELECT scopes.queue, first.queue, first.priority, first.task, first.run_at
+    SELECT scopes.queue, COALESCE(scopes.queue, ''), 101::smallint, '', NULL::timestamptz
     FROM (
         SELECT NULL::text AS queue WHERE %(queues)s::text[] IS NULL
         UNION ALL
         SELECT unnest(%(queues)s::text[])
     ) AS scopes
-    CROSS JOIN LATERAL (
-        SELECT job.queue, job.priority, job.task, job.run_at
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue >= COALESCE(scopes.queue, '')
-        ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
-        LIMIT 1
-    ) AS first
-    WHERE scopes.queue IS NULL OR first.queue = scopes.queue
     UNION ALL
     SELECT groups.scope, next.queue, next.priority, next.task, next.run_at
     FROM groups

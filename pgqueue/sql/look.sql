@@ -4,15 +4,8 @@
 -- (negative: expired), null where there is none; names of all queues with waiting jobs.
 -- The first of an order and not min(): of few rows, as old statistics have it, min() reads all.
 WITH RECURSIVE groups (lane, queue, priority, task, first_at) AS (
-    SELECT lanes.lane, first.queue, first.priority, first.task, first.run_at
+    SELECT lanes.lane, '', 101::smallint, '', NULL::timestamptz
     FROM (VALUES (0::smallint), (2::smallint)) AS lanes (lane)
-    CROSS JOIN LATERAL (
-        SELECT job.queue, job.priority, job.task, job.run_at
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = lanes.lane
-        ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
-        LIMIT 1
-    ) AS first
     UNION ALL
     SELECT groups.lane, next.queue, next.priority, next.task, next.run_at
     FROM groups
@@ -26,13 +19,7 @@ WITH RECURSIVE groups (lane, queue, priority, task, first_at) AS (
     ) AS next
 ),
 laned (queue) AS (
-    (
-        SELECT job.queue
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1 AND job.priority >= -100
-        ORDER BY job.queue
-        LIMIT 1
-    )
+    SELECT ''
     UNION ALL
     SELECT (
         SELECT job.queue
@@ -46,9 +33,9 @@ laned (queue) AS (
     WHERE laned.queue IS NOT NULL
 ),
 found (queue) AS MATERIALIZED (
-    SELECT groups.queue FROM groups
+    SELECT groups.queue FROM groups WHERE groups.first_at IS NOT NULL
     UNION
-    SELECT laned.queue FROM laned WHERE laned.queue IS NOT NULL
+    SELECT laned.queue FROM laned WHERE laned.queue <> ''
 ),
 served (queue) AS MATERIALIZED (
     SELECT found.queue

@@ -14,14 +14,8 @@
 -- First a row without id: whether more rows of a group stand behind those it read, the tenant where a walk over tenants
 -- broke off, and by tenant the key, task and resource where one over its groups did.
 WITH RECURSIVE waiting (queue) AS (
-    (
-        SELECT job.queue
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
-            AND job.priority >= -100 AND %(queues)s::text[] IS NULL
-        ORDER BY job.queue
-        LIMIT 1
-    )
+    SELECT ''
+    WHERE %(queues)s::text[] IS NULL
     UNION ALL
     SELECT (
         SELECT job.queue
@@ -37,7 +31,7 @@ WITH RECURSIVE waiting (queue) AS (
 served (queue, turn) AS (
     SELECT named.queue, random()
     FROM (
-        SELECT waiting.queue FROM waiting WHERE waiting.queue IS NOT NULL
+        SELECT waiting.queue FROM waiting WHERE waiting.queue <> ''
         UNION
         SELECT unnest(%(queues)s::text[])
     ) AS named
@@ -51,14 +45,7 @@ served (queue, turn) AS (
         )
 ),
 levels (queue, turn, priority) AS (
-    SELECT served.queue, served.turn, (
-        SELECT job.priority
-        FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
-            AND job.priority >= -100 AND job.queue = served.queue
-        ORDER BY job.priority DESC
-        LIMIT 1
-    )
+    SELECT served.queue, served.turn, 101::smallint
     FROM served
     UNION ALL
     SELECT levels.queue, levels.turn, (
@@ -103,7 +90,7 @@ ahead (queue, turn, priority, tenant, step) AS (
         LIMIT 1
     ), 1
     FROM levels
-    WHERE levels.priority IS NOT NULL
+    WHERE levels.priority < 101
     UNION ALL
     SELECT ahead.queue, ahead.turn, ahead.priority, (
         SELECT COALESCE(job.tenant, '')
@@ -202,17 +189,7 @@ groups AS MATERIALIZED (
     FROM shares
     CROSS JOIN LATERAL (
         WITH RECURSIVE ahead (shard_key, task, resource, step) AS (
-            (
-                SELECT COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''), 1
-                FROM pgqueue_job AS job
-                WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
-                    AND job.priority >= -100 AND job.queue = shares.queue
-                    AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
-                    AND (COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''))
-                    > (shares.after_key, shares.after_task, shares.after_resource)
-                ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
-                LIMIT 1
-            )
+            SELECT shares.after_key, shares.after_task, shares.after_resource, 0
             UNION ALL
             SELECT next.shard_key, next.task, next.resource, ahead.step + 1
             FROM ahead
@@ -230,19 +207,8 @@ groups AS MATERIALIZED (
             WHERE ahead.step < shares.steps
         ),
         behind (shard_key, task, resource, step) AS (
-            (
-                SELECT COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''), 1
-                FROM pgqueue_job AS job
-                WHERE job.state IN ('pending', 'retrying') AND job.lane = 1
-                    AND job.priority >= -100 AND job.queue = shares.queue
-                    AND job.priority = shares.priority AND COALESCE(job.tenant, '') = shares.tenant
-                    AND (COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, ''))
-                    <= (shares.after_key, shares.after_task, shares.after_resource)
-                    AND shares.after_task <> ''
-                    AND NOT EXISTS (SELECT FROM ahead WHERE ahead.step >= shares.steps)
-                ORDER BY COALESCE(job.shard_key, ''), job.task, COALESCE(job.resource, '')
-                LIMIT 1
-            )
+            SELECT '', '', '', 0
+            WHERE shares.after_task <> '' AND NOT EXISTS (SELECT FROM ahead WHERE ahead.step >= shares.steps)
             UNION ALL
             SELECT next.shard_key, next.task, next.resource, behind.step + 1
             FROM behind
@@ -261,9 +227,9 @@ groups AS MATERIALIZED (
             ) AS next
             WHERE behind.step < shares.steps
         )
-        SELECT ahead.shard_key, ahead.task, ahead.resource, ahead.step FROM ahead
+        SELECT ahead.shard_key, ahead.task, ahead.resource, ahead.step FROM ahead WHERE ahead.step > 0
         UNION ALL
-        SELECT behind.shard_key, behind.task, behind.resource, behind.step FROM behind
+        SELECT behind.shard_key, behind.task, behind.resource, behind.step FROM behind WHERE behind.step > 0
     ) AS walk
 ),
 recovered (queue, shard_key, id) AS MATERIALIZED (
