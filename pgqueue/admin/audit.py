@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Job, Limit, OperatorAction, Queue
 from .base import ReadOnlyAdmin
 from .keyset import Order
-from .marks import both
+from .marks import both, text_of
 from .words import NOTHING, instant_of, outcome_words, state_words, verb_words
 
 TARGETS = {"job": Job, "queue": Queue, "limit": Limit}
@@ -21,13 +21,13 @@ class OperatorActionAdmin(ReadOnlyAdmin):
 
     list_display = (
         instant_of("created_at", _("when")),
-        "actor_name",
+        text_of("actor_name", _("who")),
         "action",
         "target",
         "came_of_it",
         "versions",
-        "reason",
-        "ticket",
+        text_of("reason", _("reason")),
+        text_of("ticket", _("ticket")),
     )
     url_lookups = ("target_kind", "target_id")
     ordering = ("-id",)

@@ -16,6 +16,7 @@ from ..protocol.connecting import job_alias
 from ..states import Stage, State
 from .base import ReadOnlyAdmin
 from .keyset import Order
+from .marks import text_of
 from .words import NOTHING, instant, span
 
 
@@ -46,7 +47,7 @@ class ReconcileAdmin(ReadOnlyAdmin):
 
     orders = {"oldest": (_("oldest"), Order(("claimed_at", "id")))}
     ordering = ("claimed_at", "id")
-    list_display = ("age", "job", "queue", "effects", "asked", "assigned")
+    list_display = ("age", "job", text_of("queue", _("queue")), "effects", "asked", "assigned")
     list_filter = (ShownFilter,)
     url_lookups = ("show",)
     list_display_links = ("job",)

@@ -21,6 +21,7 @@ from .filters import QueueFilter, StateFilter
 from .inputs import asks_for_effect
 from .job_columns import JobColumns
 from .keyset import Order
+from .marks import text_of
 from .search import job_id, understand
 from .timeline import timeline
 from .words import NOTHING, TIMES, effect_words, instant, instant_of, pause_of, stage_words
@@ -45,7 +46,7 @@ class JobAdmin(JobColumns):
         "number",
         "standing_and_stage",
         "short_task",
-        "queue",
+        text_of("queue", _("queue")),
         "tried",
         "when",
         "error",

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 
 from ..states import State
 from .words import SCHEDULED, STATES
+
+
+def text_of(field: str, label: Any) -> Any:
+    """Return a column of the admin that shows a field under a heading of the console's."""
+
+    @admin.display(description=label)
+    def column(row: Any) -> Any:
+        return getattr(row, field)
+
+    # The admin makes the cell's class of it.
+    column.__name__ = field
+    return column
 
 
 def badge(state: str) -> Any:
@@ -15,7 +28,7 @@ def badge(state: str) -> Any:
     sign, words = STATES.get(state, ("", state))
     shown = state if state in STATES else "other"
     return format_html(
-        '<span class="pgqueue-state pgqueue-{}"><span aria-hidden="true">{}</span> {}</span>{}',
+        '<span class="pgqueue-state pgqueue-{}"><span aria-hidden="true">{}</span>\u00a0{}</span>{}',
         shown,
         sign,
         words,

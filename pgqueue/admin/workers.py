@@ -14,6 +14,7 @@ from ..protocol.connecting import job_alias
 from ..states import State
 from .base import ReadOnlyAdmin
 from .keyset import Order
+from .marks import text_of
 from .words import NOTHING, instant_of, span
 
 
@@ -22,7 +23,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     list_display = (
         "number",
-        "host",
+        text_of("host", _("host")),
         "pid",
         "state",
         "heard",
@@ -31,7 +32,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         "expiry",
         instant_of("started_at", _("started")),
         instant_of("stopped_at", _("stopped")),
-        "version",
+        text_of("version", _("version")),
     )
     ordering = ("-id",)
     orders = {"newest": (_("newest"), Order(("-id",)))}

@@ -12,7 +12,14 @@ from pgqueue.states import Outcome, State
 from tests.admin.console import confirm_url, page
 from tests.admin.test_overview import look
 from tests.admin.test_pages import JOBS, plain
-from tests.factories import BulkActionFactory, JobFactory, OperatorActionFactory, QueueFactory
+from tests.factories import (
+    BulkActionFactory,
+    JobFactory,
+    LimitFactory,
+    OperatorActionFactory,
+    QueueFactory,
+    WorkerFactory,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -113,3 +120,16 @@ def test_the_way_back_is_told(operator: Client) -> None:
     assert trail(operator.get(confirm_url(queue, "pause_queue")))[2] == ("/admin/pgqueue/queue/", "Queues")
     assert trail(operator.get(page(bulk)))[:3] == [home, app, ("/admin/pgqueue/bulkaction/", "Bulk actions")]
     assert trail(look(operator)) == [home, app, ("", "Overview")]
+
+
+@pytest.mark.parametrize("name", ["job", "queue", "limit", "worker", "operatoraction", "reconcile", "bulkaction"])
+def test_every_cell_of_a_list_knows_its_heading(name: str, operator: Client) -> None:
+    JobFactory(unknown=True, queue='"><b>')
+    for make in (QueueFactory, LimitFactory, WorkerFactory, OperatorActionFactory, BulkActionFactory):
+        make()
+    text = operator.get(f"/admin/pgqueue/{name}/").text.partition('id="result_list"')[2].partition("</table>")[0]
+    head, body = text.split("<tbody>")
+    headings = re.findall(r"<th scope=\"col\"[^>]*>([^<]+)</th>", head)
+    row = body.partition("</tr>")[0]
+    assert re.findall(r'<t[dh] data-label="([^"]*)"', row) == headings
+    assert "<b>" not in body
