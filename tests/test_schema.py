@@ -13,6 +13,7 @@ from django.apps import apps
 from django.core.management import call_command
 from django.db import DatabaseError, IntegrityError, connection, connections, transaction
 
+from pgqueue.operations import Actor, act
 from pgqueue.protocol.claiming import Claimant, claim
 from pgqueue.protocol.connecting import connect
 from pgqueue.protocol.inserting import NewJob, Spent, insert, insert_many, insert_once
@@ -186,6 +187,38 @@ def test_the_audit_log_refuses_to_be_changed(statement):
     assert caught.value.__cause__.sqlstate == "42501"
     action.refresh_from_db()
     assert action.reason == "a test"
+
+
+@pytest.fixture
+def application_role(transactional_db):
+    """Django's own connection as a role with every privilege on the tables and none on the server."""
+    role = f"app_{uuid.uuid4().hex[:12]}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {role}")
+        cursor.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+        cursor.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}")
+        cursor.execute(f"SET ROLE {role}")
+        try:
+            yield role
+        finally:
+            cursor.execute("RESET ROLE")
+            cursor.execute(f"DROP OWNED BY {role}")
+            cursor.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "change", ["UPDATE pgqueue_operatoraction SET reason = ''", "DELETE FROM pgqueue_operatoraction"]
+)
+def test_the_applications_role_may_add_to_the_audit_log_and_change_nothing(application_role, change):
+    job = JobFactory()
+    action = act("hold", job.pk, version_seen=job.version, actor=Actor(id="7", name="ada"), reason="why")
+    assert action.outcome == Outcome.APPLIED
+    with connection.cursor() as cursor:
+        with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+            cursor.execute(change)
+        cursor.execute("SELECT current_user, count(*), min(reason) FROM pgqueue_operatoraction")
+        assert cursor.fetchone() == (application_role, 1, "why")
 
 
 @pytest.mark.django_db
