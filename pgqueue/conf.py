@@ -79,6 +79,10 @@ class Settings:
     """Longest an operator's action waits for the lock of its row before it answers `busy`."""
     worker_retention_seconds: float = 7 * 86400.0
     """How long rows of stopped and silent workers are kept for reading."""
+    retention_seconds: float | None = None
+    """How long succeeded and cancelled jobs are kept before `pgqueue_prune` deletes them; None is for ever."""
+    dead_retention_seconds: float | None = None
+    """How long dead jobs are; None is for ever, and so are those with an effect that may have happened."""
     queues: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """Other values for the jobs of a queue, by its name."""
     tasks: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)

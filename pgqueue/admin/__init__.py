@@ -3,6 +3,7 @@
 from django.contrib import admin
 
 from ..models import BulkAction, Job, Limit, OperatorAction, Overview, Queue, Reconcile, Worker
+from . import checks as checks
 from .audit import OperatorActionAdmin
 from .bulkactions import BulkActionAdmin
 from .inbox import ReconcileAdmin

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, Limit, OperatorAction, Queue
-from .base import ReadOnlyAdmin
+from .exports import ExportedAdmin
 from .keyset import Order
 from .marks import both, text_of
 from .words import NOTHING, instant_of, outcome_words, state_words, verb_words
@@ -16,7 +16,7 @@ from .words import NOTHING, instant_of, outcome_words, state_words, verb_words
 TARGETS = {"job": Job, "queue": Queue, "limit": Limit}
 
 
-class OperatorActionAdmin(ReadOnlyAdmin):
+class OperatorActionAdmin(ExportedAdmin):
     """Every action and refusal, newest first."""
 
     list_display = (
@@ -30,6 +30,11 @@ class OperatorActionAdmin(ReadOnlyAdmin):
         text_of("ticket", _("ticket")),
     )
     url_lookups = ("target_kind", "target_id")
+    export_kind = "operatoraction"
+    export_columns = (
+        *("id", "created_at", "actor_id", "actor_name", "verb", "target_kind", "target_id", "outcome"),
+        *("version_seen", "version_found", "version_after", "state_found", "reason", "ticket", "idempotency_key"),
+    )
     ordering = ("-id",)
     orders = {"newest": (_("newest"), Order(("-id",)))}
     fields = readonly_fields = (
@@ -70,7 +75,7 @@ class OperatorActionAdmin(ReadOnlyAdmin):
     def target(self, action: OperatorAction) -> Any:
         """Return what was acted on, with a link to it."""
         kind, pk = action.target_kind, action.target_id
-        return self.link(TARGETS[kind], pk, f"{kind} {pk}") if kind in TARGETS else f"{kind} {pk}"
+        return self.link(TARGETS[kind], pk, f"{kind} {pk}") if kind in TARGETS and pk else f"{kind} {pk}"
 
     @admin.display(description=_("version seen → found → after"))
     def versions(self, action: OperatorAction) -> str:

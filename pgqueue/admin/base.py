@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import django
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
@@ -16,7 +17,7 @@ from django.core.paginator import Paginator
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
-from django.forms.widgets import Script
+from django.forms.widgets import Media, Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import reverse
@@ -61,9 +62,14 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     empty_text: Any
     """What an empty list says: how rows come to be there."""
 
-    class Media:
-        css = {"all": ["pgqueue/admin.css"]}
-        js = [Script("pgqueue/console.js", defer=True)]
+    @property
+    def media(self) -> Media:
+        """Return the one stylesheet and the one script, and what a theme that resets all styles needs besides."""
+        themed = ["pgqueue/unfold.css"] if apps.is_installed("unfold") else []
+        script: Any = Script("pgqueue/console.js", defer=True)
+        own = Media(css={"all": ["pgqueue/admin.css", *themed]}, js=[script])
+        found: Media = super().media + own
+        return found
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the database that jobs are written to, and bring its time along: ages are told by its clock."""
@@ -154,6 +160,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             "zone": f"{datetime.now(timezone.get_current_timezone()):%Z (UTC%z)}",
             "is_read_only": conf.current().console_read_only,
             "crumbs_are_list": django.VERSION >= (6, 1),
+            # Unfold has no place above its titles, and shows ours nowhere.
+            "frame_in_content": apps.is_installed("unfold"),
         }
 
     def crumbs(self, *further: tuple[str, Any]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.apps import apps
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -12,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from ..states import State
 from .marks import both
 from .search import in_state
-from .words import state_words
+from .words import state_in_full, state_words
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -23,7 +24,9 @@ class StateFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return every state."""
-        return [(state.value, both(state_words(state.value), state.value)) for state in State]
+        # Unfold shows the choices as attributes too, where markup would end the tag.
+        words = state_in_full if apps.is_installed("unfold") else _marked
+        return [(state.value, words(state.value)) for state in State]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep jobs of the chosen state."""
@@ -46,3 +49,7 @@ class QueueFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep jobs of the chosen queue."""
         return queryset if self.value() is None else queryset.filter(queue=self.value())
+
+
+def _marked(state: str) -> Any:
+    return both(state_words(state), state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib.admin.utils import flatten_fieldsets
@@ -11,12 +11,13 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Effect, Job, OperatorAction, Queue, Worker
+from ..models import Effect, Job, JobPayload, OperatorAction, Queue, Worker
 from ..protocol import surveying
 from ..protocol.connecting import job_alias
 from ..states import FINAL, Stage, State
 from ..verbs import Verb
 from .confirming import Facts
+from .exports import ExportedAdmin
 from .filters import QueueFilter, StateFilter
 from .inputs import asks_for_effect
 from .job_columns import JobColumns
@@ -33,10 +34,15 @@ SNOOZED_UNTIL = instant_of("snoozed_until", _("snoozed until"))
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
 
 
-class JobAdmin(JobColumns):
+class JobAdmin(JobColumns, ExportedAdmin):
     """Jobs as they stand."""
 
-    target_kind = "job"
+    target_kind = export_kind = "job"
+    export_columns = (
+        *("id", "state", "queue", "task", "priority", "tenant", "shard_key", "operation_key", "version", "attempts"),
+        *("max_attempts", "stage", "unknown_effects", "created_at", "run_at", "started_at", "finished_at"),
+        *("worker_id", "last_error_class", "last_error"),
+    )
     orders = {
         "newest": (_("created last"), Order(("-id",))),
         "oldest": (_("created first"), Order(("id",))),
@@ -77,6 +83,23 @@ class JobAdmin(JobColumns):
         longest = self.orders["longest"][1]
         order = super().order_of(request)
         return order if order is not longest or request.GET.get("state") == State.RUNNING else Order(("-id",))
+
+    def columns_for(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return arguments to whoever may see them."""
+        return (*self.export_columns, *(("args", "kwargs") if request.user.has_perm("pgqueue.view_job_args") else ()))
+
+    def exported_beside(self, rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
+        """Add the arguments."""
+        if "args" not in columns:
+            return
+        payloads = JobPayload.objects.using(job_alias()).in_bulk([row["id"] for row in rows])
+        for row in rows:
+            payload = payloads.get(row["id"])
+            row |= {"args": getattr(payload, "args", None), "kwargs": getattr(payload, "kwargs", None)}
+
+    def is_understood(self, request: HttpRequest) -> bool:
+        """Say whether the search was."""
+        return not understand(request.GET.get("q", ""), alias=job_alias(), may_see_args=True).problems
 
     def sorts_few(self, request: HttpRequest) -> bool:
         """Unfinished jobs are few, and older than most of what has ended."""

@@ -79,6 +79,8 @@ VERB_LABELS = {
     "move_queue": _("Move to another queue"),
     "pause_queue": _("Pause queue"),
     "resume_queue": _("Resume queue"),
+    "export": _("Export"),
+    "prune": _("Delete old jobs"),
     "skip_head": _("Let others of its key pass"),
     "set_limit": _("Set how many run at once"),
     "set_rate": _("Set how many start per second"),

@@ -22,6 +22,13 @@ def read_only(alias: str, *, timeout_seconds: float) -> Iterator[None]:
         transaction.set_rollback(True, using=alias)
 
 
+def has_argument_index(alias: str) -> bool:
+    """Say whether a search for a keyword argument is answered by an index."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("find_argument_index"))
+        return bool(cursor.fetchone()[0])
+
+
 def took_too_long(error: OperationalError) -> bool:
     """Say whether a statement was cancelled because its time was over."""
     return getattr(error.__cause__, "sqlstate", None) == _CANCELLED

@@ -32,6 +32,7 @@ EVERYTHING = (
     "view_operatoraction",
     "view_job_args",
     "bulk_job",
+    "export_job",
 )
 FURTHER = {
     "effect": "sms",

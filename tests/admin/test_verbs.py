@@ -439,3 +439,32 @@ def test_a_long_text_is_cut_and_not_refused(operator: Client) -> None:
     assert operator.post(confirm_url(row, "hold"), form).status_code == 303
     found = OperatorAction.objects.get()
     assert (len(found.reason), len(found.ticket)) == (2_000, 2_000)
+
+
+@pytest.mark.case("M10")
+@COMMITTING
+def test_a_row_that_a_worker_holds_is_a_message_and_no_traceback(
+    operator: Client, request: pytest.FixtureRequest, settings: Any
+) -> None:
+    settings.PGQUEUE = {"LOCK_TIMEOUT_SECONDS": 0.1}
+    row = JobFactory(retrying=True)
+    token = operator.get(confirm_url(row, "reschedule")).context["token"]
+    lock(request.getfixturevalue("open_connection")(), row)
+    answer = operator.post(confirm_url(row, "reschedule"), filled(token, row))
+    assert answer.status_code == 409
+    assert "Somebody else is working on it at this moment: nothing was done. Try again." in unescape(answer.text)
+    assert audited() == [("reschedule", str(row.pk), "busy", REASON)]
+
+
+@pytest.mark.case("M13")
+def test_a_requeued_job_is_the_same_job_and_tells_who_requeued_it(operator: Client) -> None:
+    row = JobFactory(dead=True)
+    operator.post(confirm_url(row, "requeue"), filled(token_for(operator, row, "requeue"), row))
+    assert [job.pk for job in Job.objects.all()] == [row.pk]
+    shown = unescape(operator.get(page(row)).text)
+    assert "op1: Requeue job, applied" in shown
+    assert REASON in shown
+    assert operator.get("/admin/pgqueue/job/?state=dead").context["cl"].result_list == []
+    clone = JobFactory(dead=True)
+    operator.post(confirm_url(clone, "clone"), filled(token_for(operator, clone, "clone"), clone))
+    assert Job.objects.latest("id").cloned_from_id == clone.pk

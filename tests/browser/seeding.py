@@ -12,6 +12,7 @@ from tests.factories import (
     EffectFactory,
     JobFactory,
     JobPayloadFactory,
+    LimitFactory,
     MinuteStatFactory,
     OperatorActionFactory,
     QueueFactory,
@@ -55,6 +56,8 @@ def seed() -> dict[str, Any]:
         {"cancelled": True},
     ):
         JobFactory(task="shop.tasks.send_mail", queue="emails", **traits)
+    LimitFactory(id="queue:payments", max_running=20)
+    LimitFactory(id="tenant:acme", paused=True)
     OperatorActionFactory(verb="pause_queue", target_kind="queue", target_id="emails", reason="SMTP provider is down")
     bulk = BulkActionFactory(size=3, state="done", reason="provider is back")
     for job, outcome in zip(dead, ("applied", "changed", "busy"), strict=True):
@@ -91,6 +94,9 @@ def screens(rows: dict[str, Any]) -> dict[str, str]:
         "job-unknown": f"{base}/job/{rows['unknown'].pk}/change/",
         "confirm": f"{base}/job/{rows['dead'].pk}/do/requeue/",
         "confirm-typed": f"{base}/job/{rows['running'].pk}/do/break_lease/",
+        "limits": f"{base}/limit/",
+        "limit": f"{base}/limit/tenant:acme/change/",
+        "confirm-limit": f"{base}/limit/tenant:acme/do/set_rate/",
         "reconcile": f"{base}/reconcile/",
         "workers": f"{base}/worker/",
         "worker": f"{base}/worker/{rows['worker'].pk}/change/",

@@ -609,6 +609,7 @@ def change(verb, row, **changes):
 
 VERBS_OF = {"reconcile": ("happened_finish", {"effect": "sms", "remote_reference": "r", "evidence": "e"})}
 VERBS_OF["assign"] = ("take", {})
+NEEDY = ("set_limit", "set_rate", "set_weight", "reschedule", "reprioritise", "move_queue")
 WANTED = {**BOUNDS, "delay_seconds": 60.0, "priority": 7, "queue": "other"}
 
 
@@ -668,7 +669,7 @@ def only_the_target_changes(verb, make, shape):
 
 
 def in_a_thread(verb, row, **changes):
-    name, params = VERBS_OF.get(verb, (verb, WANTED))
+    name, params = VERBS_OF.get(verb, (verb, WANTED if verb in NEEDY else {}))
     usual = {"version_seen": row.version, "actor": ADA, "reason": "why", "params": params}
     try:
         return act(name, row.pk, **{**usual, **changes})
@@ -828,3 +829,30 @@ def only_what_waits_is_replaced(**shape):
 
 
 KINDS = tuple(str(kind) for kind in EndingKind)
+
+
+# pruning
+
+
+def prune_all(connection):
+    params = {"after_id": 0, "limit": 1_000, "retention_seconds": 7 * 86_400.0, "dead_retention_seconds": 30 * 86_400.0}
+    return connection.execute(load("prune_jobs"), params).fetchone()
+
+
+def left_by_pruning(days, **traits):
+    def scenario(sessions):
+        job = JobFactory(**traits, finished_at=from_now(-days * 86_400))
+        prune_all(sessions.main)
+        assert Job.objects.filter(pk=job.pk).exists()
+
+    scenario.__name__ = f"left_by_pruning_after_{days}_days_" + "_".join(traits)
+    return scenario
+
+
+def pruning_passes_over_a_lock(sessions):
+    held, free = (JobFactory(succeeded=True, finished_at=from_now(-8 * 86_400)) for _ in range(2))
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert at_once(sessions, prune_all)[2] == 1
+    assert [job.pk for job in Job.objects.all()] == [held.pk]
+    assert free.pk != held.pk

@@ -694,9 +694,40 @@ BULK = [
     Mutant("note_bulk_item", "nothing is noted yet", cut("AND item.outcome IS NULL"), s.outcome_of_a_row_stays),
 ]
 
-MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK]
+PRUNING = [
+    Mutant(
+        "prune_jobs",
+        "ended long ago",
+        cut("AND job.finished_at <", "AND job.finished_at IS NOT NULL OR job.finished_at <"),
+        s.left_by_pruning(1, succeeded=True),
+    ),
+    Mutant(
+        "prune_jobs",
+        "for its state",
+        cut(
+            "WHEN job.state = 'dead' THEN %(dead_retention_seconds)s::float8",
+            "WHEN job.state = 'dead' THEN %(retention_seconds)s::float8",
+        ),
+        s.left_by_pruning(8, dead=True),
+    ),
+    Mutant(
+        "prune_jobs",
+        "no effect was given up as unknown",
+        cut("AND job.stage <> 'outcome_unknown'"),
+        s.left_by_pruning(99, dead=True, stage=Stage.OUTCOME_UNKNOWN),
+    ),
+    Mutant(
+        "prune_jobs",
+        "a row that somebody holds is passed over",
+        cut("FOR UPDATE SKIP LOCKED", "FOR UPDATE"),
+        s.pruning_passes_over_a_lock,
+    ),
+]
+
+MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *PRUNING]
 MUTANTS += FURTHER_GUARDS
 RACING = {
+    s.pruning_passes_over_a_lock,
     *s.CLAIMS_PASS_OVER_A_LOCK,
     s.claim_of_several_tasks_goes_by_age,
     s.second_half_passes_over_a_lock,

@@ -1,0 +1,30 @@
+"""What the console does for a theme that resets all styles and shows nothing above its titles."""
+
+from __future__ import annotations
+
+import pytest
+from django.apps import apps
+from django.test import Client
+
+from tests.admin.console import confirm_url, page
+from tests.admin.test_pages import JOBS
+from tests.factories import JobFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def test_under_unfold_the_frame_and_the_title_stand_in_the_content(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = JobFactory(dead=True)
+    urls = [JOBS, page(row), confirm_url(row, "requeue"), "/admin/pgqueue/overview/"]
+    for url in urls:
+        text = operator.get(url).text
+        assert "pgqueue-title" not in text
+        assert "unfold.css" not in text
+    monkeypatch.setattr(apps, "is_installed", lambda name: name == "unfold")
+    for url in urls:
+        text = operator.get(url).text
+        assert text.index('class="pgqueue-title"') > text.index('id="content"')
+        assert "pgqueue/unfold.css" in text
+    assert "Failed, gave up (dead)</a>" in operator.get(JOBS).text

@@ -1,0 +1,101 @@
+"""Finished jobs are deleted when their retention is over, with all that belongs to them, and on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from pgqueue.models import Attempt, Effect, Job, JobPayload, JobResult, OperationKey, OperatorAction
+from tests.factories import (
+    AttemptFactory,
+    EffectFactory,
+    JobFactory,
+    JobPayloadFactory,
+    OperationKeyFactory,
+    from_now,
+)
+
+pytestmark = pytest.mark.django_db
+DAY = 86_400.0
+
+
+@pytest.fixture(autouse=True)
+def retention(settings: Any) -> None:
+    """A week for what went well, a month for what did not."""
+    settings.PGQUEUE = {"RETENTION_SECONDS": 7 * DAY, "DEAD_RETENTION_SECONDS": 30 * DAY}
+
+
+def prune(**options: Any) -> str:
+    out = StringIO()
+    call_command("pgqueue_prune", stdout=out, actor="cron", **options)
+    return out.getvalue().strip()
+
+
+def ended(days: float, **traits: Any) -> Job:
+    return JobFactory(**traits, finished_at=from_now(-days * DAY), created_at=from_now(-100 * DAY))
+
+
+def test_what_is_old_enough_is_deleted_and_nothing_else() -> None:
+    gone = [ended(8, succeeded=True), ended(8, cancelled=True), ended(31, dead=True)]
+    kept = [ended(6, succeeded=True), ended(6, cancelled=True), ended(29, dead=True)]
+    kept += [ended(99, dead=True, stage="outcome_unknown")]
+    kept += [JobFactory(created_at=from_now(-99 * DAY), **each) for each in ({}, {"running": True}, {"unknown": True})]
+    assert prune() == f"{len(gone)} of {len(gone) + len(kept)} jobs were deleted"
+    assert list(Job.objects.order_by("id")) == kept
+
+
+def test_all_that_belongs_to_a_job_goes_with_it_but_its_spent_key() -> None:
+    for job in (ended(8, succeeded=True), JobFactory()):
+        JobPayloadFactory(job_id=job.pk)
+        JobResult.objects.create(job_id=job.pk, value=1)
+        AttemptFactory(job_id=job.pk)
+        EffectFactory(job_id=job.pk, past=True)
+        OperationKeyFactory(job_id=job.pk, key=f"order:{job.pk}")
+    prune()
+    for model in (JobPayload, JobResult, Attempt, Effect):
+        assert list(model.objects.values_list("job_id", flat=True)) == [job.pk], model
+    assert OperationKey.objects.count() == 2
+
+
+def test_a_sweep_goes_on_behind_what_it_keeps_and_is_one_audit_row() -> None:
+    for _ in range(3):
+        JobFactory()
+        ended(8, succeeded=True)
+    assert prune(batch=1) == "3 of 6 jobs were deleted"
+    row = OperatorAction.objects.get()
+    assert (row.verb, row.actor_name, row.reason, row.facts) == ("prune", "cron", "retention", {"deleted": 3})
+    assert prune(batch=2) == "0 of 3 jobs were deleted"
+    assert OperatorAction.objects.count() == 1
+
+
+def test_a_sweep_stops_when_its_time_is_over() -> None:
+    ended(8, succeeded=True)
+    with pytest.raises(CommandError, match="run it again") as raised:
+        prune(most_seconds=0)
+    assert raised.value.returncode == 3
+    assert Job.objects.count() == 1
+
+
+def test_without_a_retention_nothing_is_deleted(settings: Any) -> None:
+    settings.PGQUEUE = {}
+    ended(999, succeeded=True)
+    with pytest.raises(CommandError, match="kept for ever"):
+        prune()
+    settings.PGQUEUE = {"DEAD_RETENTION_SECONDS": DAY}
+    prune()
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_somebody_holds_is_passed_over(open_connection: Callable[[], Any]) -> None:
+    held, free = ended(8, succeeded=True), ended(8, succeeded=True)
+    other = open_connection()
+    other.autocommit = False
+    other.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [held.pk])
+    assert prune() == "1 of 2 jobs were deleted"
+    assert list(Job.objects.all()) == [held]
+    assert free.pk != held.pk
