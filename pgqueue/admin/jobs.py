@@ -31,6 +31,8 @@ MOST_EFFECTS = 20
 UNFINISHED = {str(state) for state in State if state not in FINAL}
 REPLAY_UNTIL = instant_of("replay_until", _("replay until"))
 SNOOZED_UNTIL = instant_of("snoozed_until", _("snoozed until"))
+ERROR_CLASS = text_of("last_error_class", _("class"))
+ERROR_MESSAGE = text_of("last_error", _("message"))
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
 
 
@@ -152,7 +154,7 @@ class JobAdmin(JobColumns, ExportedAdmin):
         related = [("parent_id", "cloned_from_id", "schedule_id")]
         return (
             (None, {"fields": [("standing", "tried", "version"), ("queue_link", "operation")]}),
-            (error, {"fields": ["last_error_class", "last_error"]}),
+            (error, {"fields": [ERROR_CLASS, ERROR_MESSAGE]}),
             (_("Times"), {"fields": [tuple(times[:3]), tuple(times[3:5]), tuple(times[5:])]}),
             (_("Lease"), {"fields": [("lease", "worker"), LEASE_UNTIL, ("fence", "lease_losses", "settled_by")]}),
             (

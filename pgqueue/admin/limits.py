@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from ..exceptions import LONGEST_NAME
 from ..models import Job, Limit
 from ..protocol.connecting import job_alias
+from ..protocol.viewing import database_now
 from ..states import LIMIT_KINDS, State
 from .confirming import Facts
 from .keyset import Order
@@ -67,7 +68,7 @@ class LimitAdmin(PausedAdmin):
             return None
         limit: Any = super().get_object(request, target, from_field) or Limit(id=target)
         if not hasattr(limit, "now"):
-            limit.now = None
+            limit.now = database_now(job_alias())
         limit.jobs = _running()[target]
         return limit
 

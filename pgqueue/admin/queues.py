@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Job, Limit, Queue
 from ..protocol import surveying
 from ..protocol.connecting import job_alias
+from ..protocol.viewing import database_now
 from .keyset import Order
 from .pausing import PausedAdmin
 from .words import NOTHING, span
@@ -112,7 +113,7 @@ class QueueAdmin(PausedAdmin):
         queue: Any = super().get_object(request, object_id, from_field)
         if queue is None:
             queue = Queue(name=object_id)
-            queue.now = None
+            queue.now = database_now(job_alias())
         return queue
 
     def place_of(self, obj: Any) -> tuple[str, str | None]:

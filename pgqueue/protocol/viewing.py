@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 from django.db import OperationalError, connections, transaction
 
@@ -27,6 +28,14 @@ def has_argument_index(alias: str) -> bool:
     with connections[alias].cursor() as cursor:
         cursor.execute(load("find_argument_index"))
         return bool(cursor.fetchone()[0])
+
+
+def database_now(alias: str) -> datetime:
+    """Return the time by the database's clock, for what has no row to bring it along."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("read_now"))
+        now: datetime = cursor.fetchone()[0]
+        return now
 
 
 def took_too_long(error: OperationalError) -> bool:

@@ -127,7 +127,9 @@ def test_a_queue_with_jobs_and_without_a_row_is_listed_and_can_be_paused(
     answer = operator.get(QUEUES)
     assert numbers(answer) == ["a/b", "mail"]
     (url,) = re.findall(r'href="([^"]*a_2Fb/change/)"', answer.text)
-    assert "active" in plain(operator.get(url))
+    said = plain(operator.get(url))
+    assert "active" in said
+    assert re.search(r"As it was at 20\d\d-", said)
     row = Queue(name="a/b")
     token = operator.get(confirm_url(row, "pause_queue")).context["token"]
     form = {"seen": token, "reason": REASON}

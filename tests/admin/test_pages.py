@@ -258,6 +258,8 @@ def test_the_job_page_shows_every_column(operator: Client) -> None:
         "attempts",
         "max_attempts",
         "operation_key",
+        "last_error_class",
+        "last_error",
         "worker_id",
         "lease_until",
         "replay_until",

@@ -213,7 +213,7 @@ ASKEW = """[...document.querySelectorAll('#content table')].flatMap(table => {
 """The headings that do not stand over their cells."""
 
 
-@pytest.mark.parametrize("width", [1201, 1280] if SHORT else [1201, 1279, 1280, 1920])
+@pytest.mark.parametrize("width", [360, 1280] if SHORT else [360, 900, 1201, 1279, 1280, 1920])
 def test_lists_fit_and_headings_stand_over_their_cells(width: int, person: Bring) -> None:
     rows = seed()
     who = person(viewport={"width": width, "height": 900})
@@ -225,7 +225,8 @@ def test_lists_fit_and_headings_stand_over_their_cells(width: int, person: Bring
         wide = "[...document.querySelectorAll('.results')].map(r => r.scrollWidth - r.clientWidth).filter(by => by > 0)"
         cut[name] = who.page.evaluate(wide)
     assert {name: found for name, found in askew.items() if found} == {}
-    assert {name: found for name, found in cut.items() if found} == {}
+    # Smaller screens show lists as cards, and scroll a table that is none within itself.
+    assert width <= 1200 or {name: found for name, found in cut.items() if found} == {}
 
 
 def test_no_word_of_a_task_is_broken_by_the_edge_of_its_column(person: Bring) -> None:

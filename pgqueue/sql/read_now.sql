@@ -1,0 +1,3 @@
+-- Read the database's time.
+-- Returns: the instant.
+SELECT statement_timestamp()
