@@ -42,9 +42,19 @@ def seed() -> dict[str, Any]:
     JobPayloadFactory(job_id=dead[0].pk, kwargs={"order": 5531})
     running = JobFactory(running=True, task=TASK, queue="payments", worker_id=worker.pk, lease_until=from_now(900))
     JobFactory(running=True, task=TASK, queue="payments", worker_id=silent.pk, lease_until=from_now(48))
-    unknown = JobFactory(unknown=True, task=TASK, queue="payments", claimed_at=from_now(-2500))
+    unknown = JobFactory(
+        unknown=True, task=TASK, queue="payments", created_at=from_now(-2510), claimed_at=from_now(-2500)
+    )
     AttemptFactory(
-        job_id=unknown.pk, fence=unknown.fence, outcome="lost", stage="outcome_unknown", error_class=None, message=None
+        job_id=unknown.pk,
+        fence=unknown.fence,
+        outcome="lost",
+        stage="outcome_unknown",
+        error_class=None,
+        message=None,
+        claimed_at=from_now(-2500),
+        started_at=from_now(-2500),
+        ended_at=from_now(-2440),
     )
     EffectFactory(job_id=unknown.pk, fence=unknown.fence, name="charge", called_at=from_now(-2490))
     for traits in (
