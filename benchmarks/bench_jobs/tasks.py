@@ -25,3 +25,9 @@ def touch() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     hit()
+
+
+@pgqueue.task(recovery="transactional")
+def committed() -> None:
+    """Count one run that is committed alone."""
+    hit()

@@ -1,0 +1,248 @@
+"""Runs of minutes: many finished rows, a held snapshot, commits of single jobs, a million jobs through one worker.
+
+    PGHOST=... PGPORT=... PGUSER=... python benchmarks/long_runs.py transactional growth snapshot memory
+
+Makes the database `pgqueue_long` anew. The worker is the real command in a process of its own. Every figure has its
+baseline in the same run.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+os.environ["PGDATABASE"] = "pgqueue_long"
+os.environ.pop("DATABASE_URL", None)
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+harness = types.ModuleType("benchlib")
+harness.Contestant = object  # type: ignore[attr-defined]
+harness.main = harness.hit = lambda *_: None  # type: ignore[attr-defined]
+sys.modules["benchlib"] = harness
+
+import psycopg  # noqa: E402
+from contestant import Ours, configure  # noqa: E402
+
+UNFINISHED = "SELECT EXISTS (SELECT FROM pgqueue_job WHERE state IN ('pending', 'retrying', 'running'))"
+
+
+def say(*words: object) -> None:
+    """Print a figure at once."""
+    print(*words, flush=True)
+
+
+def raw(sql: str, params: Any = None, *, database: str = "pgqueue_long") -> Any:
+    """Run one statement."""
+    with psycopg.connect(dbname=database, autocommit=True) as connection:
+        cursor = connection.execute(sql, params)
+        return cursor.fetchall() if cursor.description else None
+
+
+def enqueue(count: int, task: Any) -> None:
+    """Enqueue many, 1,000 a call."""
+    import pgqueue
+
+    for start in range(0, count, 1000):
+        pgqueue.enqueue_many([task.bind()] * min(1000, count - start))
+
+
+def work(*options: str) -> subprocess.Popen[bytes]:
+    """Start a worker."""
+    return subprocess.Popen([sys.executable, __file__, "worker", *options])
+
+
+def drain(count: int, task: Any, *options: str) -> float:
+    """Return jobs a second, from the start of the first to the end of the last, by the rows."""
+    enqueue(count, task)
+    raw("VACUUM ANALYZE")
+    worker = work("--burst", *options)
+    worker.wait()
+    query = (
+        "SELECT extract(epoch FROM max(finished_at) - min(started_at)) FROM"
+        " (SELECT started_at, finished_at FROM pgqueue_job ORDER BY id DESC LIMIT %s) AS latest"
+    )
+    return count / float(raw(query, [count])[0][0])
+
+
+def transactional() -> None:
+    """One commit for each job, on four threads, against four connections with nothing else."""
+    from bench_jobs.tasks import committed
+
+    alone, ours = [], []
+    for _ in range(3):
+        ours.append(drain(4_000, committed, "--concurrency", "4"))
+        enqueue(4_000, committed)
+        alone.append(_commit_alone(4_000))
+    say(f"transactional: {statistics.median(ours):.0f}/s, raw {statistics.median(alone):.0f}/s", ours, alone)
+
+
+def _commit_alone(count: int) -> float:
+    share, ends = count // 4, []
+    began = time.monotonic()
+    threads = [subprocess.Popen([sys.executable, __file__, "alone", str(share)]) for _ in range(4)]
+    ends = [thread.wait() for thread in threads]
+    assert ends == [0] * 4
+    seconds = max(float(line) for line in Path("/dev/shm/pgqueue-alone").read_text().splitlines())
+    Path("/dev/shm/pgqueue-alone").unlink()
+    assert seconds < time.monotonic() - began
+    return count / seconds
+
+
+def alone(share: int) -> None:
+    """Claim a share at once, and complete its jobs with a commit for each."""
+    from bench_jobs.tasks import committed
+
+    from pgqueue.protocol.claiming import Claimant, Turn
+    from pgqueue.protocol.connecting import connect, quick_cursor
+    from pgqueue.protocol.pipelining import Wish, settle_and_claim
+    from pgqueue.sql import load
+
+    connection = connect("default", role="bench")
+    claimant = Claimant(worker_id=os.getpid(), tasks=(committed.module_path,), lease_seconds=600.0)
+    wishes = [Wish(claimant, share, Turn())]
+    _, [leases] = settle_and_claim(connection, worker_id=os.getpid(), endings=[], wishes=wishes)
+    cursor, began = quick_cursor(connection), time.monotonic()
+    for lease in leases:
+        given = {"worker_id": os.getpid(), "ids": [lease.id], "fences": [lease.fence], "run_seconds": [0.0]}
+        assert cursor.execute(load("complete"), {**given, "results": None}).rowcount == 1
+    with Path("/dev/shm/pgqueue-alone").open("a") as told:
+        told.write(f"{time.monotonic() - began}\n")
+
+
+def growth() -> None:
+    """Drain beside finished rows: none, a million, five millions; then behind future ones of a higher priority."""
+    from bench_jobs.tasks import noop
+
+    raw("TRUNCATE pgqueue_job, pgqueue_jobpayload")
+    rates = {}
+    for finished in (0, 1_000_000, 5_000_000):
+        missing = finished - raw("SELECT count(*) FROM pgqueue_job")[0][0]
+        if missing > 0:
+            raw(Ours.retained_sql, {"n": missing})
+            raw("VACUUM ANALYZE pgqueue_job")
+        rates[finished] = statistics.median(drain(40_000, noop) for _ in range(3))
+        [size] = raw("SELECT pg_relation_size('pgqueue_job') >> 20, pg_indexes_size('pgqueue_job') >> 20")
+        say(f"growth: beside {finished:,} finished {rates[finished]:.0f}/s, {rates[finished] / rates[0]:.2f}", size)
+
+
+def snapshot(seconds: int = 300, rate: int = 2_000) -> None:
+    """2,000 jobs a second while another session holds a snapshot: how long claims take, first and last."""
+    from bench_jobs.tasks import noop
+
+    raw("TRUNCATE pgqueue_job, pgqueue_jobpayload")
+    with psycopg.connect(dbname="pgqueue_long") as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM pgqueue_job")
+        worker = work("--log-claims")
+        began = time.monotonic()
+        for tick in range(seconds * 10):
+            enqueue(rate // 10, noop)
+            time.sleep(max(0.0, began + (tick + 1) / 10 - time.monotonic()))
+            if tick % 300 == 299:
+                waiting = raw("SELECT count(*) FROM pgqueue_job WHERE state = 'pending'")[0][0]
+                say(f"snapshot: {time.monotonic() - began:.0f} s, {waiting} waiting")
+        worker.terminate()
+        worker.wait()
+        say("snapshot: expired and running", *(_timed(query) for query in STANDING))
+
+
+STANDING = (
+    "SELECT count(*) FROM pgqueue_job WHERE state = 'running' AND lease_until <= now()",
+    "SELECT queue, count(*) FROM pgqueue_job WHERE state = 'running' GROUP BY queue",
+)
+
+
+def _timed(query: str) -> str:
+    began = time.monotonic()
+    raw(query)
+    return f"{(time.monotonic() - began) * 1000:.1f} ms"
+
+
+def memory(jobs: int = 1_000_000) -> None:
+    """A million jobs through one worker."""
+    from bench_jobs.tasks import noop
+
+    raw("TRUNCATE pgqueue_job, pgqueue_jobpayload")
+    worker = work()
+    done = threading.Event()
+    threading.Thread(target=_watch_memory, args=(worker.pid, done), daemon=True).start()
+    for _ in range(jobs // 20_000):
+        enqueue(20_000, noop)
+        while raw("SELECT count(*) > 40000 FROM pgqueue_job WHERE state = 'pending'")[0][0]:
+            time.sleep(0.2)
+    while raw(UNFINISHED)[0][0]:
+        time.sleep(0.5)
+    done.set()
+    ended = raw("SELECT state, count(*) FROM pgqueue_job GROUP BY 1")
+    say("memory: at the end", _resident(worker.pid), "MB", ended)
+    worker.terminate()
+    worker.wait()
+
+
+def _watch_memory(pid: int, done: threading.Event) -> None:
+    while not done.wait(15):
+        say("memory:", _resident(pid), "MB")
+
+
+def _resident(pid: int) -> float:
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return round(int(line.split()[1]) / 1024, 1)
+
+
+def _time_claims() -> None:
+    """Print the times of trips with claims: the 95th of 100 of the first 30 seconds, and of each 30 after them."""
+    from pgqueue.worker import dispatcher
+
+    times: dict[int, list[float]] = {}
+    began, really = time.monotonic(), dispatcher.settle_and_claim
+
+    def timed(*given: Any, **options: Any) -> Any:
+        start = time.monotonic()
+        answer = really(*given, **options)
+        if options["wishes"]:
+            times.setdefault(int((start - began) // 30), []).append((time.monotonic() - start) * 1000)
+        return answer
+
+    dispatcher.settle_and_claim = timed
+    import atexit
+
+    atexit.register(_say_times, times)
+
+
+def _say_times(times: dict[int, list[float]]) -> None:
+    for part, took in times.items():
+        median, late = statistics.median(took), sorted(took)[int(len(took) * 0.95)]
+        say(f"claims: {part * 30} s, {len(took)} trips, p50 {median:.1f} ms, p95 {late:.1f} ms")
+
+
+def main() -> None:
+    """Run what the arguments name."""
+    if sys.argv[1] not in ("worker", "alone"):
+        raw('DROP DATABASE IF EXISTS "pgqueue_long" WITH (FORCE)', database="postgres")
+        raw('CREATE DATABASE "pgqueue_long"', database="postgres")
+    configure({})
+    from django.core.management import call_command
+
+    if sys.argv[1] == "worker":
+        options = [option for option in sys.argv[2:] if option != "--log-claims"]
+        if len(options) < len(sys.argv[2:]):
+            _time_claims()
+        call_command("runworker", *options, verbosity=0)
+        return
+    if sys.argv[1] == "alone":
+        alone(int(sys.argv[2]))
+        return
+    call_command("migrate", verbosity=0)
+    for name in sys.argv[1:]:
+        globals()[name]()
+
+
+if __name__ == "__main__":
+    main()
