@@ -20,6 +20,8 @@ CLAIM = b"SET state = 'running'"
 ENDING = b"FROM owned"
 CHUNK = 1 << 16
 SYNC = b"S\0\0\0\4"
+TRIP_ENDS = (SYNC, SYNC + b"H\0\0\0\4")
+"""How the messages of a trip end; the driver may ask at once for what the server has to say."""
 IDLE = b"Z\0\0\0\5I"
 """The server is ready, and in no transaction."""
 
@@ -131,7 +133,7 @@ class Proxy:
                 seen = (seen + data)[-CHUNK:]
                 in_block = in_block or b"BEGIN" in data
                 # What comes in one trip is one transaction, committed where the trip ends.
-                commits = b"COMMIT" in data or (data.endswith(SYNC) and not in_block)
+                commits = b"COMMIT" in data or (data.endswith(TRIP_ENDS) and not in_block)
                 if not commits and b"ROLLBACK" not in data:
                     server.sendall(data)
                     continue
