@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -187,6 +188,8 @@ class Workers:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=PROJECT,
+                # Under nohup we ignore it, and a child inherits that.
+                preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),
                 env={
                     **os.environ,
                     "DATABASE_URL": url or database_url(),

@@ -13,6 +13,8 @@ RUNNING = RECOVERED = LIVE // 10 + 100
 """Rows that are running are as many as all workers have threads; those that have lost a lease are fewer still."""
 MOST_ROWS = {
     "look": RUNNING + BATCH,
+    "count_live": RUNNING + 10 * BATCH,
+    "count_by_queue": RUNNING + 10 * BATCH,
     "count_standing": 3 * RUNNING + BATCH,
     "list_queues": RUNNING + BATCH,
     "list_expired": RUNNING,
