@@ -26,17 +26,9 @@ def record(kind: str, *, actor: Actor, asked: Mapping[str, Any], outcome: Outcom
     row = AuditRow(
         verb="export",
         target_kind=kind,
-        target_id="",
         outcome=str(outcome),
         actor_id=actor.id,
         actor_name=operating.text(actor.name),
-        reason="",
-        ticket="",
-        version_seen=None,
-        version_found=None,
-        version_after=None,
-        state_found=None,
-        idempotency_key=None,
         params=dict(asked),
         facts={},
     )

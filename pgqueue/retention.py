@@ -28,49 +28,41 @@ class Sweep:
 
 
 def sweep(*, actor: Actor, reason: str, most_seconds: float, batch: int = BATCH) -> Sweep:
-    """Walk the jobs by number, delete those whose retention is over, and write one audit row if there were any.
+    """Walk the jobs by number and delete those whose retention is over.
 
-    Each batch commits by itself; after `most_seconds` no further one begins. Operation keys stay spent. A job that was
-    given up with an effect that may have happened is kept for ever.
+    Each batch commits by itself, with an audit row of what it deleted; after `most_seconds` no further one begins.
+    Operation keys stay spent. A job that was given up with an effect that may have happened is kept for ever.
     """
     settings, alias = conf.current(), job_alias()
     until, after, looked, deleted, is_over = time.monotonic() + most_seconds, 0, 0, 0, False
     while not is_over and time.monotonic() < until:
-        pruned = prune(
-            alias,
-            after_id=after,
-            limit=batch,
-            retention_seconds=settings.retention_seconds,
-            dead_retention_seconds=settings.dead_retention_seconds,
-        )
+        with transaction.atomic(using=alias):
+            pruned = prune(
+                alias,
+                after_id=after,
+                limit=batch,
+                retention_seconds=settings.retention_seconds,
+                dead_retention_seconds=settings.dead_retention_seconds,
+            )
+            if pruned.deleted:
+                _record(alias, settings, actor=actor, reason=reason, deleted=pruned.deleted)
         looked, deleted = looked + pruned.looked_at, deleted + pruned.deleted
         is_over, after = pruned.looked_at < batch, pruned.last_id or after
-    if deleted:
-        _record(alias, actor=actor, reason=reason, deleted=deleted)
     return Sweep(looked, deleted, is_over)
 
 
-def _record(alias: str, *, actor: Actor, reason: str, deleted: int) -> None:
-    settings = conf.current()
+def _record(alias: str, settings: conf.Settings, *, actor: Actor, reason: str, deleted: int) -> None:
     row = AuditRow(
         verb="prune",
         target_kind="job",
-        target_id="",
         outcome=str(Outcome.APPLIED),
         actor_id=actor.id,
         actor_name=operating.text(actor.name),
         reason=operating.text(reason),
-        ticket="",
-        version_seen=None,
-        version_found=None,
-        version_after=None,
-        state_found=None,
-        idempotency_key=None,
         params={
             "retention_seconds": settings.retention_seconds,
             "dead_retention_seconds": settings.dead_retention_seconds,
         },
         facts={"deleted": deleted},
     )
-    with transaction.atomic(using=alias):
-        operating.audit(alias, row)
+    operating.audit(alias, row)

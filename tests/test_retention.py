@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import DataError
 
-from pgqueue.models import Attempt, Effect, Job, JobPayload, JobResult, OperationKey, OperatorAction
+from pgqueue.actors import Actor
+from pgqueue.models import Attempt, Effect, Job, JobPayload, JobResult, OperationKey, OperatorAction, Probe
+from pgqueue.retention import sweep
 from tests.factories import (
     AttemptFactory,
     EffectFactory,
@@ -54,22 +57,30 @@ def test_all_that_belongs_to_a_job_goes_with_it_but_its_spent_key() -> None:
         JobResult.objects.create(job_id=job.pk, value=1)
         AttemptFactory(job_id=job.pk)
         EffectFactory(job_id=job.pk, past=True)
+        Probe.objects.create(job_id=job.pk, fence=1, worker_id=1, asked_at=from_now(0), effect="charge")
         OperationKeyFactory(job_id=job.pk, key=f"order:{job.pk}")
     prune()
-    for model in (JobPayload, JobResult, Attempt, Effect):
+    for model in (JobPayload, JobResult, Attempt, Effect, Probe):
         assert list(model.objects.values_list("job_id", flat=True)) == [job.pk], model
     assert OperationKey.objects.count() == 2
 
 
-def test_a_sweep_goes_on_behind_what_it_keeps_and_is_one_audit_row() -> None:
+def test_a_sweep_goes_on_behind_what_it_keeps_and_each_batch_that_deletes_is_an_audit_row() -> None:
     for _ in range(3):
         JobFactory()
         ended(8, succeeded=True)
     assert prune(batch=1) == "3 of 6 jobs were deleted"
-    row = OperatorAction.objects.get()
-    assert (row.verb, row.actor_name, row.reason, row.facts) == ("prune", "cron", "retention", {"deleted": 3})
+    rows = OperatorAction.objects.values_list("verb", "actor_name", "reason", "facts")
+    assert list(rows) == 3 * [("prune", "cron", "retention", {"deleted": 1})]
     assert prune(batch=2) == "0 of 3 jobs were deleted"
-    assert OperatorAction.objects.count() == 1
+    assert OperatorAction.objects.count() == 3
+
+
+def test_nothing_is_deleted_that_cannot_be_put_on_record() -> None:
+    ended(8, succeeded=True)
+    with pytest.raises(DataError):
+        sweep(actor=Actor(id="\0", name="cron"), reason="retention", most_seconds=60.0)
+    assert Job.objects.count() == 1
 
 
 def test_a_sweep_stops_when_its_time_is_over() -> None:

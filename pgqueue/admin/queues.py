@@ -9,16 +9,15 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
+from ..exceptions import LONGEST_NAME
 from ..models import Job, Limit, Queue
 from ..protocol import surveying
 from ..protocol.connecting import job_alias
 from ..protocol.viewing import database_now
 from .keyset import Order
+from .needs import capped
 from .pausing import PausedAdmin
 from .words import NOTHING, span
-
-LONGEST_NAME = 200
-
 
 COUNTED_TOGETHER = ("pending", "scheduled", "retrying")
 """States whose rows share one cap."""
@@ -96,8 +95,7 @@ class QueueAdmin(PausedAdmin):
 
     def _counted(self, queue: Any, counted: str, /, **query: str) -> Any:
         jobs = queue.counted.get(counted, (0, 0.0))[0]
-        more = jobs > surveying.COUNTED_AT_MOST or (queue.has_more and counted in ("pending", "retrying"))
-        text = f"≥ {min(jobs, surveying.COUNTED_AT_MOST):,}" if more else f"{jobs:,}"
+        text = capped(jobs, more=queue.has_more and counted in ("pending", "retrying"))
         if not jobs or not self.admin_site.is_registered(Job):
             return text
         return format_html('<a href="{}">{}</a>', self.page_url(Job, "changelist", queue=queue.name, **query), text)

@@ -46,19 +46,19 @@ class AuditRow:
 
     verb: str
     target_kind: str
-    target_id: str
     outcome: str
     actor_id: str | None
     actor_name: str
-    reason: str
-    ticket: str
-    version_seen: int | None
-    version_found: int | None
-    version_after: int | None
-    state_found: str | None
-    idempotency_key: str | None
     params: Mapping[str, Any]
     facts: Mapping[str, Any]
+    target_id: str = ""
+    reason: str = ""
+    ticket: str = ""
+    version_seen: int | None = None
+    version_found: int | None = None
+    version_after: int | None = None
+    state_found: str | None = None
+    idempotency_key: str | None = None
 
 
 LONGEST_TEXT = 2_000

@@ -1,4 +1,4 @@
-"""Delete what ended long ago, on Django's connection; each batch is its own transaction."""
+"""Delete what ended long ago, on Django's connection."""
 
 from __future__ import annotations
 

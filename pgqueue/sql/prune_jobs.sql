@@ -1,7 +1,7 @@
 -- Delete jobs that ended long ago, with all that belongs to them, among so many rows by number.
 -- Guard: ended long ago, for its state, no effect was given up as unknown; a row that somebody holds is passed over.
 -- Their operation keys stay spent, and their audit rows stay.
--- Writes: the jobs, payloads, results, attempts and effects that are deleted.
+-- Writes: the jobs, payloads, results, attempts, effects and probes that are deleted.
 -- Returns: the highest number looked at, how many were looked at, how many were deleted.
 WITH looked AS MATERIALIZED (
     SELECT job.id
@@ -40,6 +40,9 @@ attempts AS (
 ),
 effects AS (
     DELETE FROM pgqueue_effect AS effect USING deleted WHERE effect.job_id = deleted.id
+),
+probes AS (
+    DELETE FROM pgqueue_probe AS probe USING deleted WHERE probe.job_id = deleted.id
 )
 SELECT
     (SELECT max(looked.id) FROM looked),
