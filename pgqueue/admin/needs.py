@@ -5,13 +5,15 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..protocol.surveying import COUNTED_AT_MOST, Live, Silent
+from ..protocol import surveying
+from ..protocol.surveying import Live, Silent
 from .words import span
 
 
 def capped(number: int, *, more: bool = False) -> str:
     """Write a count; one that stopped at the cap says so."""
-    return f"≥ {min(number, COUNTED_AT_MOST):,}" if number > COUNTED_AT_MOST or more else f"{number:,}"
+    most = surveying.COUNTED_AT_MOST
+    return f"≥ {min(number, most):,}" if number > most or more else f"{number:,}"
 
 
 def no_worker_words(live: Live) -> str:
@@ -61,8 +63,8 @@ def unknown_words(live: Live) -> str:
 
 def rows_words(live: Live) -> str:
     """Write how many jobs the table has: exact where they are few, else marked as what it is."""
-    if live.table_rows is not None and live.table_rows <= COUNTED_AT_MOST:
+    if live.table_rows is not None and live.table_rows <= surveying.COUNTED_AT_MOST:
         return f"{live.table_rows:,}"
-    if live.table_estimate is not None and live.table_estimate > COUNTED_AT_MOST:
+    if live.table_estimate is not None and live.table_estimate > surveying.COUNTED_AT_MOST:
         return _("~ %(rows)s (estimate)") % {"rows": f"{live.table_estimate:,}"}
     return _("not known yet") if live.table_rows is None else capped(live.table_rows)

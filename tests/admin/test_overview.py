@@ -150,7 +150,6 @@ def test_twenty_tabs_cost_one_set_of_six_queries(operator: Client, monkeypatch: 
 @pytest.mark.case("M01")
 def test_no_count_goes_beyond_its_cap(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveying, "COUNTED_AT_MOST", 3)
-    monkeypatch.setattr("pgqueue.admin.needs.COUNTED_AT_MOST", 3)
     add_jobs(9)
     JobFactory(future=True)
     shown = {str(number["label"]): number["value"] for number in look(operator).context["numbers"]}
