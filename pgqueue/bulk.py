@@ -1,13 +1,16 @@
-"""One verb on many jobs: a set that is frozen first, then acted on row by row, each under its own lock and guards."""
+"""One verb on many jobs: a set that is frozen first, then acted on by chunks, each row under its own lock and guards."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from .operations import Actor, act
+from django.db import IntegrityError, OperationalError, transaction
+from django.db.models import QuerySet
+
+from .operations import Action, Actor, Request, act, act_on_locked, is_busy, tell
 from .protocol import freezing, operating
 from .protocol.connecting import job_alias
 from .states import Outcome
@@ -15,28 +18,30 @@ from .verbs import VERBS, Verb
 
 CAP = 10_000
 """Most jobs of one bulk action."""
-CHUNK = 500
-LONGEST_CHUNK_SECONDS = 8.0
-"""A request acts on so many rows, or for so long, and leaves the rest to the next."""
+CHUNK = 200
+"""Rows of one transaction."""
+MOST_AT_ONCE = 500
+"""A request acts on so many rows; larger sets are for workers, in the background."""
+LONGEST_SECONDS = 8.0
+"""A request goes on for so long, and leaves the rest to the next."""
 ROW_WAIT_SECONDS = 0.05
-"""A row that somebody holds is `busy`; the others do not wait for it."""
+"""What somebody holds is `busy`; the other rows do not wait for it."""
 
 BULK_PERMISSION = "bulk_job"
-_HIGHEST_LEVEL = 2
 
 
 def bulk_verbs() -> list[Verb]:
     """Return the verbs that may be used on many jobs: none that needs the job's number typed, or inputs of its own."""
-    return [verb for verb in VERBS.values() if verb.kind == "job" and verb.level == _HIGHEST_LEVEL and not verb.needs]
+    return [verb for verb in VERBS.values() if verb.takes_many and not verb.needs]
 
 
-def freeze(verb: str, seen: Sequence[tuple[int, int]], *, actor: Actor, filter: str) -> UUID:
-    """Freeze (job, version) pairs for a verb and return the bulk action's id. Those beyond `CAP` are left out."""
-    chosen = sorted(seen)[:CAP]
+def freeze(verb: str, rows: QuerySet[Any], *, actor: Actor, filter: str) -> UUID | None:
+    """Freeze the jobs that a query of them finds, each with its version, for a verb; return the bulk action's id.
+
+    Those beyond `CAP` are left out. None where the query finds nothing: then there is no bulk action.
+    """
     who = (actor.id, operating.text(actor.name))
-    return freezing.freeze(
-        job_alias(), verb=verb, seen=chosen, actor=who, filter=operating.text(filter), capped=len(seen) > CAP
-    )
+    return freezing.freeze(job_alias(), rows, verb=verb, actor=who, filter=operating.text(filter), cap=CAP)
 
 
 def start(id: UUID, *, reason: str, ticket: str, spread_seconds: float) -> bool:
@@ -46,44 +51,103 @@ def start(id: UUID, *, reason: str, ticket: str, spread_seconds: float) -> bool:
 
 
 def stop(id: UUID) -> bool:
-    """Stop between two rows; False when it does not run."""
+    """Stop after the chunk under way; False when it does not run."""
     return freezing.stop(job_alias(), id)
 
 
-def run_some(bulk: Any, *, actor: Actor) -> int:
-    """Act on the next rows of a started bulk action and return how many have their outcome now.
-
-    Every row is an action of its own, with its audit row. Its key is the bulk action's and the job's: rows that a
-    lost request had already changed are found out as replays and count as applied, whoever goes on with it.
-    """
-    alias, until, done = job_alias(), time.monotonic() + LONGEST_CHUNK_SECONDS, 0
-    for item in freezing.items(alias, bulk.pk, limit=CHUNK):
-        freezing.note(alias, bulk.pk, item.job_id, _act(bulk, item, actor))
-        done += 1
-        if time.monotonic() > until:
+def run_some(id: UUID, *, actor: Actor) -> int:
+    """Act on the next rows of a started bulk action, chunk by chunk, and return how many have their outcome now."""
+    until, done = time.monotonic() + LONGEST_SECONDS, 0
+    while done < MOST_AT_ONCE and time.monotonic() < until:
+        chunk = run_chunk(id, actor=actor, limit=min(CHUNK, MOST_AT_ONCE - done))
+        done += chunk
+        if not chunk:
             break
-    freezing.finish(alias, bulk.pk)
     return done
 
 
-def _act(bulk: Any, item: freezing.Item, actor: Actor) -> dict[str, Any]:
+def run_chunk(id: UUID, *, actor: Actor, limit: int = CHUNK) -> int:
+    """Act on the next rows in one transaction, and return how many have their outcome now.
+
+    None while somebody else runs a chunk of the same bulk action. A chunk that cannot be written as one, for a row that
+    meets another session or a unique key, is done row by row.
+    """
+    alias, actor = job_alias(), replace(actor, name=operating.text(actor.name))
+    try:
+        return _run_together(alias, id, actor, limit)
+    except OperationalError as error:
+        if not is_busy(error):
+            raise
+    except IntegrityError:
+        pass
+    return _run_one_by_one(alias, id, actor, limit)
+
+
+def _run_together(alias: str, id: UUID, actor: Actor, limit: int) -> int:
+    with transaction.atomic(using=alias, durable=True):
+        operating.begin(alias, lock_timeout_seconds=ROW_WAIT_SECONDS)
+        bulk = freezing.lock(alias, id)
+        if bulk is None:
+            return 0
+        items = freezing.items(alias, id, limit=limit)
+        requests = [_request(id, bulk, item, actor) for item in items]
+        actions = act_on_locked(alias, requests) if requests else []
+        freezing.note(alias, id, [_result(item, action) for item, action in zip(items, actions, strict=True)])
+        if len(items) < limit:
+            freezing.finish(alias, id)
+    for request, action in zip(requests, actions, strict=True):
+        tell(alias, request, action)
+    return len(items)
+
+
+def _run_one_by_one(alias: str, id: UUID, actor: Actor, limit: int) -> int:
+    """Act on rows one by one. A stop comes between two."""
+    for done in range(limit):
+        bulk = freezing.lock(alias, id)
+        items = freezing.items(alias, id, limit=1)
+        if bulk is None or not items:
+            return done
+        request = _request(id, bulk, items[0], actor)
+        action = act(
+            request.verb.name,
+            request.target_id,
+            version_seen=request.version_seen,
+            actor=actor,
+            reason=request.reason,
+            ticket=request.ticket,
+            params=request.params,
+            idempotency_key=request.idempotency_key,
+            wait_seconds=ROW_WAIT_SECONDS,
+        )
+        freezing.note(alias, id, [_result(items[0], action)])
+    return limit
+
+
+def _request(id: UUID, bulk: freezing.Running, item: freezing.Item, actor: Actor) -> Request:
+    """Return what is asked of one row. Its key is the bulk action's and the job's.
+
+    So a row that was acted on and not noted is found out as a replay, whoever goes on.
+    """
     params = {}
     if bulk.verb == "requeue" and bulk.spread_seconds:
         params["delay_seconds"] = round(bulk.spread_seconds * (item.position - 1) / bulk.size, 3)
-    action = act(
-        bulk.verb,
-        item.job_id,
+    return Request(
+        verb=VERBS[bulk.verb],
+        target_id=item.job_id,
         version_seen=item.version_seen,
         actor=actor,
         reason=bulk.reason,
         ticket=bulk.ticket,
         params=params,
-        idempotency_key=f"bulk:{bulk.pk}:{item.job_id}",
-        wait_seconds=ROW_WAIT_SECONDS,
+        idempotency_key=f"bulk:{id}:{item.job_id}",
     )
-    return {
-        "outcome": str(Outcome.APPLIED if action.outcome == Outcome.REPLAYED else action.outcome),
-        "version_found": action.version_found,
-        "state_found": action.state_found,
-        "audit_id": action.audit_id,
-    }
+
+
+def _result(item: freezing.Item, action: Action) -> freezing.Result:
+    return freezing.Result(
+        job_id=item.job_id,
+        outcome=str(Outcome.APPLIED if action.outcome == Outcome.REPLAYED else action.outcome),
+        version_found=action.version_found,
+        state_found=action.state_found,
+        audit_id=action.audit_id,
+    )

@@ -32,7 +32,7 @@ def record(kind: str, *, actor: Actor, asked: Mapping[str, Any], outcome: Outcom
         params=dict(asked),
         facts={},
     )
-    return operating.audit(job_alias(), row)
+    return operating.audit(job_alias(), [row])[0]
 
 
 def pages(read: Callable[[Any, int], Sequence[Mapping[str, Any]]], *, size: int = 1_000) -> Rows:

@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db import IntegrityError, OperationalError, transaction
 from django.db.transaction import TransactionManagementError
 
-from . import conf, notifying, signalling
+from . import conf, signalling
 from .actors import Actor as Actor
-from .actors import places
+from .conclusions import Action as Action
+from .conclusions import Found, audited, conclude, find_replays
+from .conclusions import Request as Request
 from .exceptions import LONGEST_NAME, JobNotFoundError
 from .protocol import operating
 from .protocol.connecting import job_alias
-from .protocol.operating import AuditRow, Change, Replay
-from .refusals import IdempotencyKeyReusedError, LimitNameError, ReasonMissingError, UnknownVerbError
-from .states import FINAL, WAITING, Outcome, State
-from .verbs import ACTIVE, VERBS, Verb, why_refused
+from .refusals import LimitNameError, ReasonMissingError, UnknownVerbError
+from .states import FINAL, Outcome
+from .verbs import VERBS, Verb
 
-_EXPLAINED = (Outcome.REFUSED_RUNNING, Outcome.REFUSED_UNKNOWN, Outcome.REFUSED_STATE)
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What an operator asked for: everything that the audit row repeats."""
-
-    verb: Verb
-    target_id: int | str
-    version_seen: int | None
-    actor: Actor
-    reason: str
-    ticket: str = ""
-    params: Mapping[str, Any] = field(default_factory=dict)
-    idempotency_key: str | None = None
-    wait_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What came of a request. `facts` are the target's columns as they were found under its lock."""
-
-    outcome: Outcome
-    audit_id: int
-    version_found: int | None = None
-    version_after: int | None = None
-    state_found: str | None = None
-    state_after: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    replay: Replay | None = None
-    new_job_id: int | None = None
-    """The job that a `clone` made."""
-    why: str | None = None
-    """Why nothing was done, where the outcome alone does not say it."""
 
 
 def act(
@@ -98,14 +65,45 @@ def act(
     try:
         action = _act(alias, request)
     except OperationalError as error:
-        if getattr(error.__cause__, "sqlstate", None) not in _BUSY_SQLSTATES:
+        if not is_busy(error):
             raise
         return _audited_alone(alias, request, Outcome.BUSY)
     except IntegrityError as error:
         return _met_another(alias, request, error)
+    tell(alias, request, action)
+    return action
+
+
+def act_on_locked(alias: str, requests: Sequence[Request]) -> list[Action]:
+    """Act on many jobs at once, as `act` does on each, within the caller's transaction; return what came of each.
+
+    The requests are for one verb that takes many, whose params were checked before. A job that somebody holds is
+    `busy` without a wait. The caller commits, and calls `tell` then. Raise `django.db.IntegrityError` or
+    `django.db.OperationalError` where one of them cannot be written: then none is, and each is left to `act`.
+    """
+    locked, held = operating.lock_jobs(alias, [int(request.target_id) for request in requests])
+    replays = find_replays(alias, requests)
+    found = [
+        Found(
+            request,
+            locked.get(int(request.target_id)),
+            replays.get(request.idempotency_key or ""),
+            is_held=request.target_id in held,
+        )
+        for request in requests
+    ]
+    return conclude(alias, found)
+
+
+def tell(alias: str, request: Request, action: Action) -> None:
+    """Tell receivers of `task_finished` of a job that a committed action has ended."""
     if request.verb.kind == "job" and action.state_after in FINAL and action.state_after != action.state_found:
         signalling.tell_end(alias, job_id=int(request.target_id), task=action.facts["task"])
-    return action
+
+
+def is_busy(error: OperationalError) -> bool:
+    """Say whether a statement gave up because of what another session does."""
+    return getattr(error.__cause__, "sqlstate", None) in _BUSY_SQLSTATES
 
 
 def _met_another(alias: str, request: Request, error: IntegrityError) -> Action:
@@ -159,113 +157,22 @@ def _act(alias: str, request: Request) -> Action:
     with transaction.atomic(using=alias, durable=True):
         operating.begin(alias, lock_timeout_seconds=request.wait_seconds or conf.current().lock_timeout_seconds)
         facts = operating.lock_target(alias, request.verb.kind, request.target_id)
-        replay = _find_replay(alias, request)
-        if replay is not None:
-            return _audited(alias, request, Outcome.REPLAYED, facts, replay=replay)
-        if facts is None:
-            return _audited(alias, request, Outcome.GONE, None)
-        touched = places(request.verb, facts, request.params)
-        if not all(request.actor.may_touch(request.verb, *place) for place in touched):
-            return _audited(alias, request, Outcome.FORBIDDEN, None)
-        statement = request.verb.statement or request.verb.name
-        change = operating.change(alias, statement, _statement_params(request, facts))
-        if change is None:
-            return _audited(alias, request, _refusal(request, facts), facts)
-        if change.state in (*WAITING, ACTIVE):
-            notifying.wake(alias, change.queue)
-        return _audited(alias, request, Outcome.APPLIED, facts, change=change)
-
-
-def _statement_params(request: Request, facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": request.target_id,
-        "version_seen": request.version_seen,
-        "actor_name": request.actor.name,
-        "reason": request.reason,
-        **request.verb.params({**facts, "actor_name": request.actor.name}, request.params),
-    }
-
-
-def _refusal(request: Request, facts: Mapping[str, Any]) -> Outcome:
-    """Say why the guards refused, from the facts of the locked row."""
-    if facts["version"] != request.version_seen:
-        return Outcome.CHANGED
-    if facts["state"] == State.RUNNING:
-        return Outcome.REFUSED_STATE if State.RUNNING in request.verb.states else Outcome.REFUSED_RUNNING
-    if facts["state"] == State.UNKNOWN or facts.get("unknown_effects"):
-        return Outcome.REFUSED_UNKNOWN
-    return Outcome.REFUSED_STATE
-
-
-def _find_replay(alias: str, request: Request) -> Replay | None:
-    if request.idempotency_key is None:
-        return None
-    replay = operating.find_replay(alias, request.idempotency_key, request.params)
-    if replay is not None and not _is_same(request, replay):
-        raise IdempotencyKeyReusedError(
-            request.idempotency_key,
-            f"{request.verb.name} {request.target_id}",
-            f"{replay.verb} {replay.target_id}",
-        )
-    return replay
-
-
-def _is_same(request: Request, replay: Replay) -> bool:
-    target = (request.verb.name, request.verb.kind, str(request.target_id))
-    return replay.same_params and target == (replay.verb, replay.target_kind, replay.target_id)
+        replays = find_replays(alias, [request])
+        return conclude(alias, [Found(request, facts, replays.get(request.idempotency_key or ""))])[0]
 
 
 def _replayed_elsewhere(alias: str, request: Request) -> Action:
     """Answer for a key that another session applied to another target while we held ours."""
     with transaction.atomic(using=alias, durable=True):
         operating.begin(alias, lock_timeout_seconds=conf.current().lock_timeout_seconds)
-        replay = _find_replay(alias, request)
-        return _audited(alias, request, Outcome.REPLAYED if replay else Outcome.BUSY, None, replay=replay)
+        replay = find_replays(alias, [request]).get(request.idempotency_key or "")
+        outcome = Outcome.REPLAYED if replay else Outcome.BUSY
+        return audited(alias, [Found(request, None, replay)], [outcome], {})[0]
 
 
 def _audited_alone(alias: str, request: Request, outcome: Outcome) -> Action:
     with transaction.atomic(using=alias, durable=True):
         operating.begin(alias, lock_timeout_seconds=conf.current().lock_timeout_seconds)
-        return _audited(alias, request, outcome, None)
+        return audited(alias, [Found(request, None)], [outcome], {})[0]
 
 
-def _audited(
-    alias: str,
-    request: Request,
-    outcome: Outcome,
-    facts: Mapping[str, Any] | None,
-    *,
-    change: Change | None = None,
-    replay: Replay | None = None,
-) -> Action:
-    found = facts or {}
-    version_after = change.version if change else None
-    row = AuditRow(
-        verb=request.verb.name,
-        target_kind=request.verb.kind,
-        target_id=str(request.target_id),
-        outcome=str(outcome),
-        actor_id=request.actor.id,
-        actor_name=request.actor.name,
-        reason=request.reason,
-        ticket=request.ticket,
-        version_seen=request.version_seen,
-        version_found=found.get("version"),
-        version_after=version_after,
-        state_found=found.get("state"),
-        idempotency_key=request.idempotency_key,
-        params=request.params,
-        facts=found,
-    )
-    return Action(
-        outcome=outcome,
-        audit_id=operating.audit(alias, row),
-        version_found=row.version_found,
-        version_after=version_after,
-        state_found=row.state_found,
-        state_after=change.state if change else None,
-        facts=found,
-        replay=replay,
-        new_job_id=change.new_job_id if change else None,
-        why=why_refused(request.verb, found, request.params) if outcome in _EXPLAINED else None,
-    )

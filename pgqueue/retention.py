@@ -65,4 +65,4 @@ def _record(alias: str, settings: conf.Settings, *, actor: Actor, reason: str, d
         },
         facts={"deleted": deleted},
     )
-    operating.audit(alias, row)
+    operating.audit(alias, [row])

@@ -20,6 +20,8 @@ ACTIVE, PAUSED = "active", "paused"
 """States of a queue, and of a row of limits."""
 NUMBERS = ("for_seconds", "delay_seconds", "priority")
 """Params that are numbers."""
+LEVEL_OF_MANY = 2
+"""Verbs on jobs of this level take many of them at once: none needs the job's number typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class Verb:
     """Its statement, where that is not of its name."""
     limits: tuple[str, ...] = LIMIT_KINDS
     """Kinds of limits that it is for."""
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether its statement takes many jobs at once."""
+        return self.kind == "job" and self.level == LEVEL_OF_MANY
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Raise `VerbParamsError` for params that cannot be used, before anything is looked at."""

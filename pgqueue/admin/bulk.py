@@ -8,15 +8,17 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.utils import quote
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
-from ..bulk import BULK_PERMISSION, CAP, bulk_verbs, freeze
+from ..bulk import BULK_PERMISSION, bulk_verbs, freeze
 from ..models import BulkAction
 from ..verbs import VERBS, Verb
+from .keyset import UnreadChangeList
 from .search import understand
 from .verbs import VerbAdmin
 from .words import VERB_LABELS
@@ -36,6 +38,15 @@ class BulkVerbs(VerbAdmin):
         """Add the address that "all that match" is posted to."""
         name = f"{self.opts.app_label}_{self.opts.model_name}_everything"
         return [path("everything/", self.unwrapped(self.everything_view), name=name), *super().get_urls()]
+
+    def is_unread(self, request: HttpRequest) -> bool:
+        """Say whether the list is only asked for what it would find."""
+        found = request.resolver_match
+        return found is not None and found.url_name == f"{self.opts.app_label}_{self.opts.model_name}_everything"
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return a list that reads nothing, where it is only asked for what it would find."""
+        return UnreadChangeList if self.is_unread(request) else super().get_changelist(request, **kwargs)
 
     def verbs_of(self, request: HttpRequest) -> list[Verb]:
         """Return the verbs that this user may use on many jobs, where the site shows bulk actions."""
@@ -78,17 +89,16 @@ class BulkVerbs(VerbAdmin):
         if understand(request.GET.get("q", ""), alias="default", may_see_args=True).problems:
             messages.error(request, _("The search was not understood: nothing was frozen."))
             return HttpResponseRedirect(self.page_url(self.model, "changelist") + f"?{request.GET.urlencode()}")
-        changelist = self.get_changelist_instance(request)
+        changelist: Any = self.get_changelist_instance(request)
         asked = ", ".join(f"{name}: {value}" for name, value in changelist.params.items() if value)
-        return self.frozen(request, verb, changelist.queryset, asked or _("no filter: every job"))
+        return self.frozen(request, verb, changelist.everything(request), asked or _("no filter: every job"))
 
     def frozen(self, request: HttpRequest, verb: str, rows: QuerySet[Any], asked: str) -> HttpResponse:
         """Freeze rows with the versions they have now and lead to the set's page."""
-        seen = list(rows.values_list("pk", "version")[: CAP + 1])
-        if not seen:
+        id = freeze(verb, rows, actor=self.actor_of(request), filter=asked)
+        if id is None:
             messages.warning(request, _("No job matches: nothing was frozen."))
             return HttpResponseRedirect(self.list_url(request), status=HTTPStatus.SEE_OTHER)
-        id = freeze(verb, seen, actor=self.actor_of(request), filter=asked)
         name = f"{self.admin_site.name}:{self.opts.app_label}_bulkaction_change"
         return HttpResponseRedirect(reverse(name, args=[quote(str(id))]), status=HTTPStatus.SEE_OTHER)
 

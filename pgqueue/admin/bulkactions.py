@@ -199,7 +199,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
             with suppress(DatabaseError), transaction.atomic():
                 self.log_change(request, bulk, str(VERB_LABELS[bulk.verb]))
             bulk.refresh_from_db()
-        done = run_some(bulk, actor=actor)
+        done = run_some(bulk.pk, actor=actor)
         facts = {"number": done}
         told = ngettext("%(number)d row has its outcome.", "%(number)d rows have their outcome.", done)
         messages.info(request, told % facts)
@@ -225,13 +225,12 @@ class BulkActionAdmin(ReadOnlyAdmin):
     def _again(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:
         alias = job_alias()
         left = BulkItem.objects.using(alias).filter(bulk_id=bulk.pk).exclude(outcome=Outcome.APPLIED.value)
-        undone = left.values("job_id")
-        seen = list(Job.objects.using(alias).filter(pk__in=undone).values_list("pk", "version"))
-        if not seen:
+        rows = Job.objects.using(alias).filter(pk__in=left.values("job_id"))
+        asked = _("what %(name)s has not done") % {"name": str(bulk.pk)[:8]}
+        id = freeze(bulk.verb, rows, actor=actor, filter=asked)
+        if id is None:
             messages.info(request, _("All of it was done, or is gone: there is nothing to freeze."))
             return self._back(bulk)
-        asked = _("what %(name)s has not done") % {"name": str(bulk.pk)[:8]}
-        id = freeze(bulk.verb, seen, actor=actor, filter=asked)
         return HttpResponseRedirect(self.page_url(BulkAction, "change", id), status=HTTPStatus.SEE_OTHER)
 
     def _back(self, bulk: Any) -> HttpResponse:

@@ -46,6 +46,10 @@ class QueueFilter(admin.SimpleListFilter):
         """Return the queues that have a row or unfinished jobs."""
         return [(queue.name, queue.name) for queue in model_admin.queues_of(request)]
 
+    def has_output(self) -> bool:
+        """Say that it counts: Django drops a filter without choices, and all jobs would match."""
+        return True
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep jobs of the chosen queue."""
         return queryset if self.value() is None else queryset.filter(queue=self.value())

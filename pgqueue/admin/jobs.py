@@ -117,6 +117,8 @@ class JobAdmin(JobColumns, ExportedAdmin):
 
     def queues_of(self, request: HttpRequest) -> list[Any]:
         """Return the queues that have a row or unfinished jobs, read once for a page."""
+        if self.is_unread(request):
+            return []
         known: list[Any] | None = getattr(request, "_pgqueue_queues", None)
         if known is None:
             known = surveying.queues(job_alias())

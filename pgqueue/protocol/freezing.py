@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import EmptyResultSet
 from django.db import connections
+from django.db.models import QuerySet
 
 from ..sql import load
 
@@ -19,6 +22,28 @@ class Item:
     job_id: int
     version_seen: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What the rows of a started bulk action have in common."""
+
+    verb: str
+    reason: str
+    ticket: str
+    size: int
+    spread_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one row."""
+
+    job_id: int
+    outcome: str
+    version_found: int | None
+    state_found: str | None
+    audit_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +62,27 @@ class Group:
 
 
 def freeze(
-    alias: str, *, verb: str, seen: Sequence[tuple[int, int]], actor: tuple[str | None, str], filter: str, capped: bool
-) -> UUID:
-    """Write a bulk action over (job, version) pairs and return its id."""
-    params = {
-        "verb": verb,
-        "ids": [id for id, _ in seen],
-        "versions": [version for _, version in seen],
-        "actor_id": actor[0],
-        "actor_name": actor[1],
-        "filter": filter,
-        "capped": capped,
-    }
-    return UUID(str(_rows(alias, "freeze_bulk", params)[0][0]))
+    alias: str, rows: QuerySet[Any], *, verb: str, actor: tuple[str | None, str], filter: str, cap: int
+) -> UUID | None:
+    """Write a bulk action over the jobs that a query of them finds, and return its id; None when it finds none.
+
+    The one statement with a part that Django writes: to read 10,000 rows only to send them back would take longer
+    than to write them, and meanwhile they would change.
+    """
+    chosen = rows.using(alias).values_list("pk", "version")[: cap + 1]
+    try:
+        query, found = chosen.query.get_compiler(using=alias).as_sql()
+    except EmptyResultSet:
+        return None
+    named = {f"found_{number}": value for number, value in enumerate(found)}
+    # Django's placeholders have no names, and a statement has either kind.
+    query = re.sub(r"%%|%s", lambda match, names=iter(named): match[0] if match[0] == "%%" else f"%({next(names)})s", query)
+    before, _, after = load("freeze_bulk").split("/* query */")
+    params = {"verb": verb, "actor_id": actor[0], "actor_name": actor[1], "filter": filter, "cap": cap, **named}
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"{before}{query}{after}", params)
+        row = cursor.fetchone()
+    return None if row is None else UUID(str(row[0]))
 
 
 def start(alias: str, id: UUID, *, reason: str, ticket: str, spread_seconds: float) -> bool:
@@ -68,14 +101,28 @@ def finish(alias: str, id: UUID) -> bool:
     return bool(_rows(alias, "finish_bulk", {"id": id}))
 
 
+def lock(alias: str, id: UUID) -> Running | None:
+    """Lock one within the caller's transaction, after any other chunk of it; None when it is gone."""
+    rows = _rows(alias, "lock_bulk", {"id": id})
+    return Running(*rows[0]) if rows else None
+
+
 def items(alias: str, id: UUID, *, limit: int) -> list[Item]:
     """Return rows that are still to be acted on; none once it was stopped."""
     return [Item(*row) for row in _rows(alias, "list_bulk_items", {"id": id, "limit": limit})]
 
 
-def note(alias: str, id: UUID, job_id: int, result: Mapping[str, Any]) -> None:
-    """Write what came of one row: outcome, version_found, state_found, audit_id."""
-    _rows(alias, "note_bulk_item", {"id": id, "job_id": job_id, **result})
+def note(alias: str, id: UUID, results: Sequence[Result]) -> None:
+    """Write what came of rows."""
+    params = {
+        "id": id,
+        "job_ids": [result.job_id for result in results],
+        "outcomes": [result.outcome for result in results],
+        "versions_found": [result.version_found for result in results],
+        "states_found": [result.state_found for result in results],
+        "audit_ids": [result.audit_id for result in results],
+    }
+    _rows(alias, "note_bulk_items", params)
 
 
 def preview(alias: str, id: UUID) -> list[Group]:

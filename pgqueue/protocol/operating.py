@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -92,27 +92,51 @@ def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
     rows = _execute(alias, f"lock_{kind}", {"id": id if isinstance(id, str) else bigint(id)})
     if not rows:
         return None
-    return {**rows[0], "effects": _effects(alias, rows[0])} if kind == "job" else rows[0]
+    return {**rows[0], "effects": _effects(alias, rows)[rows[0]["id"]]} if kind == "job" else rows[0]
 
 
-def find_replay(alias: str, idempotency_key: str, params: Mapping[str, Any]) -> Replay | None:
-    """Return the applied action of an idempotency key. Sent after the target is locked."""
-    given = json.dumps(params, default=str)
-    rows = _execute(alias, "find_replay", {"idempotency_key": idempotency_key, "params": given})
-    return Replay(**rows[0]) if rows else None
+def lock_jobs(alias: str, ids: Sequence[int]) -> tuple[dict[int, dict[str, Any]], set[int]]:
+    """Lock many jobs without a wait; return the facts of those locked, and which others somebody holds.
+
+    What is in neither is gone.
+    """
+    rows = _execute(alias, "lock_jobs", {"ids": list(ids)})
+    effects = _effects(alias, rows)
+    locked = {row["id"]: {**row, "effects": effects[row["id"]]} for row in rows}
+    left = [id for id in ids if id not in locked]
+    held = {row["id"] for row in _execute(alias, "find_jobs", {"ids": left})} if left else set()
+    return locked, held
+
+
+def find_replays(alias: str, asked: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Replay]:
+    """Return the applied actions of idempotency keys, by key. Sent after the targets are locked.
+
+    `asked` are pairs of a key and the params that come with it.
+    """
+    params = {
+        "idempotency_key": [key for key, _ in asked],
+        "params": [json.dumps(given, default=str) for _, given in asked],
+    }
+    rows = _execute(alias, "find_replay", params) if asked else []
+    return {row.pop("idempotency_key"): Replay(**row) for row in rows}
 
 
 def change(alias: str, statement: str, params: Mapping[str, Any]) -> Change | None:
     """Run a verb's statement on the locked target; None when one of its guards refused."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute(load(statement), params)
-        row = cursor.fetchone()
-    if row is None:
-        return None
-    changed = Change(*row)
-    if changed.state == State.DEAD:
-        enqueue_on_dead(partial(_rows, alias), [params["id"]])
-    return changed
+    rows = _rows(alias, statement, params)
+    return _changed(alias, {params["id"]: Change(*rows[0])}).get(params["id"]) if rows else None
+
+
+def change_many(alias: str, statement: str, params: Sequence[Mapping[str, Any]]) -> dict[int, Change]:
+    """Run a statement that takes many on locked jobs; return what it changed, by id. `params` are those of each."""
+    together = {name: [each[name] for each in params] for name in params[0]} if params else {}
+    rows = _rows(alias, statement, together) if params else []
+    return _changed(alias, {row[0]: Change(*row[1:]) for row in rows})
+
+
+def _changed(alias: str, changes: dict[Any, Change]) -> dict[Any, Change]:
+    enqueue_on_dead(partial(_rows, alias), [id for id, change in changes.items() if change.state == State.DEAD])
+    return changes
 
 
 def is_spent_key(error: IntegrityError) -> bool:
@@ -130,22 +154,22 @@ def is_unique_key(error: IntegrityError) -> bool:
     )
 
 
-def audit(alias: str, row: AuditRow) -> int:
-    """Write one audit row and return its id."""
-    params = {field: getattr(row, field) for field in row.__slots__}
-    params["params"] = json.dumps(row.params, default=str)
-    params["facts"] = json.dumps(row.facts, default=str)
-    written = _execute(alias, "audit", params)
-    return int(written[0]["id"])
+def audit(alias: str, rows: Sequence[AuditRow]) -> list[int]:
+    """Write audit rows of different targets and return their ids."""
+    params: dict[str, list[Any]] = {field: [getattr(row, field) for row in rows] for field in AuditRow.__slots__}
+    for field in ("params", "facts"):
+        params[field] = [json.dumps(each, default=str) for each in params[field]]
+    ids = {row["target_id"]: int(row["id"]) for row in _execute(alias, "audit", params)}
+    return [ids[row.target_id] for row in rows]
 
 
-def _effects(alias: str, job: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Read the effects of a locked job, without their results."""
-    if job["stage"] == Stage.NOT_CALLED:
-        return []
-    told = ("name", "stage", "remote_reference", "called_at", "replay_until", "deadline_seconds_left")
-    rows = _execute(alias, "read_effects", {"id": job["id"]})
-    return [{name: row[name] for name in told} for row in rows]
+def _effects(alias: str, jobs: Sequence[Mapping[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    """Read the effects of locked jobs, without their results."""
+    found: dict[int, list[dict[str, Any]]] = {job["id"]: [] for job in jobs}
+    begun = [job["id"] for job in jobs if job["stage"] != Stage.NOT_CALLED]
+    for row in _execute(alias, "list_effects", {"ids": begun}) if begun else ():
+        found[row.pop("job_id")].append(row)
+    return found
 
 
 def _rows(alias: str, statement: str, params: Mapping[str, Any]) -> list[Any]:

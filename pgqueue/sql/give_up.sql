@@ -1,11 +1,13 @@
--- Give up a job.
+-- Give up jobs.
 -- Transition: pending, retrying, unknown -> dead.
 -- Guard: id, version seen, state, no effect with an unknown outcome; under the row's lock.
--- Returns: version after and state; no row when a guard refused.
+-- The state stands in a sub-select, so that the rows are read by their ids.
+-- Returns: each job that was changed, its version after, state and queue; none that a guard refused.
 UPDATE pgqueue_job AS job
 SET state = 'dead', probe_at = NULL, version = job.version + 1, finished_at = statement_timestamp()
-WHERE job.id = %(id)s::bigint
-    AND job.version = %(version_seen)s::bigint
-    AND job.state IN ('pending', 'retrying', 'unknown')
+FROM unnest(%(id)s::bigint[], %(version_seen)s::bigint[]) AS asked (id, version_seen)
+WHERE job.id = asked.id
+    AND job.version = asked.version_seen
+    AND (SELECT job.state) IN ('pending', 'retrying', 'unknown')
     AND job.unknown_effects = 0
-RETURNING job.version, job.state, job.queue
+RETURNING job.id, job.version, job.state, job.queue

@@ -1,11 +1,13 @@
--- Give a waiting job another priority.
+-- Give waiting jobs another priority.
 -- Transition: none; version + 1.
 -- Guard: id, version seen, state; under the row's lock.
--- The state stands in a sub-select, so that the row is read by its id.
--- Returns: version after and state; no row when a guard refused.
+-- The state stands in a sub-select, so that the rows are read by their ids.
+-- Returns: each job that was changed, its version after, state and queue; none that a guard refused.
 UPDATE pgqueue_job AS job
-SET priority = %(priority)s::smallint, version = job.version + 1
-WHERE job.id = %(id)s::bigint
-    AND job.version = %(version_seen)s::bigint
+SET priority = asked.priority, version = job.version + 1
+FROM unnest(%(id)s::bigint[], %(version_seen)s::bigint[], %(priority)s::smallint[])
+    AS asked (id, version_seen, priority)
+WHERE job.id = asked.id
+    AND job.version = asked.version_seen
     AND (SELECT job.state) IN ('pending', 'retrying')
-RETURNING job.version, job.state, job.queue
+RETURNING job.id, job.version, job.state, job.queue

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import IntegrityError, connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from pgqueue import bulk as bulks
 from pgqueue.models import BulkAction, BulkItem, Job, OperatorAction
+from pgqueue.operations import Actor
 from pgqueue.states import State
 from tests.admin.console import client_with, page
 from tests.admin.test_pages import JOBS, plain
@@ -21,6 +24,7 @@ from tests.races.rows import add_jobs
 
 pytestmark = pytest.mark.django_db
 EVERYTHING = f"{JOBS}everything/"
+ADA = Actor(id="1", name="ada")
 DONE = {"reason": "provider is back", "ticket": "OPS-7"}
 
 
@@ -123,7 +127,7 @@ def test_every_row_has_its_own_outcome_and_the_csv_agrees(operator: Client) -> N
 
 
 def test_a_run_goes_on_where_it_was_and_can_be_stopped(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulks, "CHUNK", 2)
+    monkeypatch.setattr(bulks, "MOST_AT_ONCE", 2)
     add_jobs(5, dead=True)
     bulk = freeze(operator)
     step(operator, bulk, "run", **DONE)
@@ -137,22 +141,101 @@ def test_a_run_goes_on_where_it_was_and_can_be_stopped(operator: Client, monkeyp
     assert Job.objects.filter(state="dead").count() == 1
 
 
-def test_a_lost_request_is_found_out_as_done(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row is changed and audited, and its outcome was never noted: going on finds the replay."""
+def test_a_chunk_whose_request_is_lost_is_done_as_a_whole_or_not_at_all(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_jobs(2, dead=True)
     bulk = freeze(operator)
     with monkeypatch.context() as patched:
         patched.setattr("pgqueue.bulk.freezing.note", lost)
         with pytest.raises(ConnectionError):
             step(operator, bulk, "run", **DONE)
-    assert Job.objects.filter(state="pending").count() == 1
+    assert Job.objects.filter(state="dead").count() == 2
+    assert not OperatorAction.objects.exists()
     step(operator, bulk, "run")
     assert set(outcomes(bulk).values()) == {"applied"}
+    assert list(OperatorAction.objects.values_list("outcome", flat=True)) == ["applied", "applied"]
+
+
+def test_a_row_done_by_itself_and_never_noted_is_found_out_as_done(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a chunk is done row by row, a row is changed first and noted then: going on finds the replay."""
+    ids = [job.pk for job in add_jobs(2, dead=True)]
+    bulk = freeze(operator)
+    with monkeypatch.context() as patched:
+        patched.setattr("pgqueue.bulk.act_on_locked", refused)
+        patched.setattr("pgqueue.bulk.freezing.note", lost)
+        with pytest.raises(ConnectionError):
+            step(operator, bulk, "run", **DONE)
+    assert Job.objects.filter(state="pending").count() == 1
+    step(operator, bulk, "run")
+    assert outcomes(bulk) == dict.fromkeys(ids, "applied")
     assert sorted(OperatorAction.objects.values_list("outcome", flat=True)) == ["applied", "applied", "replayed"]
+
+
+def refused(*args: Any) -> None:
+    raise IntegrityError
 
 
 def lost(*args: Any) -> None:
     raise ConnectionError
+
+
+def test_a_job_of_a_taken_unique_key_holds_up_nobody(operator: Client) -> None:
+    """One index refuses the chunk: its rows are done one by one, and only the one that is in the way is refused."""
+    rows = [JobFactory(dead=True, unique_key="k" if number == 1 else None) for number in range(3)]
+    JobFactory(unique_key="k", task=rows[1].task)
+    bulk = freeze(operator)
+    step(operator, bulk, "run", **DONE)
+    assert [outcomes(bulk)[row.pk] for row in rows] == ["applied", "refused_duplicate", "applied"]
+    assert BulkAction.objects.get().state == "done"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_chunk_under_way_is_left_to_whoever_runs_it(operator: Client, open_connection: Callable[[], Any]) -> None:
+    add_jobs(2, dead=True)
+    bulk = freeze(operator)
+    other = open_connection()
+    with other.transaction():
+        other.execute("SELECT FROM pgqueue_bulkaction WHERE id = %s FOR NO KEY UPDATE", [bulk.pk])
+        other.execute("UPDATE pgqueue_bulkaction SET state = 'running', reason = 'why' WHERE id = %s", [bulk.pk])
+        assert bulks.run_chunk(bulk.pk, actor=ADA) == 0
+    assert bulks.run_chunk(bulk.pk, actor=ADA) == 2
+    assert set(outcomes(bulk).values()) == {"applied"}
+
+
+def test_a_chunk_takes_as_many_statements_as_one_row(operator: Client) -> None:
+    taken = []
+    for count in (1, 150):
+        add_jobs(count, dead=True, stage="confirmed")
+        bulk = freeze(operator)
+        bulks.start(bulk.pk, reason="why", ticket="", spread_seconds=0)
+        with CaptureQueriesContext(connection) as queries:
+            assert bulks.run_chunk(bulk.pk, actor=ADA) == count
+        taken.append(len(queries))
+    assert taken[0] == taken[1] <= 14
+
+
+@pytest.mark.parametrize("asked", ["?state=dead", "?queue=default", "?q=state:dead", ""])
+def test_a_set_is_frozen_by_one_statement(asked: str, operator: Client) -> None:
+    jobs = add_jobs(20, dead=True)
+    with CaptureQueriesContext(connection) as queries:
+        bulk = freeze(operator, asked=asked)
+    # The one besides is this test's own.
+    assert len([query for query in queries if "pgqueue_" in query["sql"] and "auth_" not in query["sql"]]) == 2
+    assert sorted(outcomes(bulk)) == [job.pk for job in jobs]
+    positions = BulkItem.objects.filter(bulk_id=bulk.pk).order_by("job_id").values_list("position", flat=True)
+    assert list(positions) == list(range(1, 21))
+
+
+def test_a_queue_that_nobody_named_is_still_what_is_filtered_by(operator: Client) -> None:
+    """Django drops a filter that has no choices: all that match would be all jobs there are."""
+    job = JobFactory(dead=True, queue="mail")
+    JobFactory(dead=True)
+    assert list(outcomes(freeze(operator, asked="?queue=mail"))) == [job.pk]
+    assert operator.post(EVERYTHING + "?queue=nowhere", {"verb": "requeue"}).status_code == 303
+    assert BulkAction.objects.count() == 1
 
 
 @pytest.mark.django_db(transaction=True)

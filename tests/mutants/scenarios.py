@@ -22,6 +22,7 @@ from pgqueue.protocol.settling import EndingKind
 from pgqueue.sql import load
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
 from pgqueue.takeover import take_over_expired
+from pgqueue.verbs import VERBS
 from pgqueue.verdicts import verdict
 from tests.factories import (
     TASK,
@@ -587,6 +588,9 @@ def takeover_decides_by_what_the_owner_committed(sessions):
 BOUNDS = {"max_running": 3, "rate_per_second": 1.0, "burst": 2, "weight": 4}
 
 
+MANY = {verb.statement or verb.name for verb in VERBS.values() if verb.takes_many}
+
+
 def change(verb, row, **changes):
     params = {"id": row.pk, "version_seen": row.version, "actor_name": "ada", "reason": "why", "for_seconds": None}
     params |= BOUNDS
@@ -604,6 +608,8 @@ def change(verb, row, **changes):
         params |= {"fence": row.fence, **verdict_on_an_effect(row)}
     if verb == "assign":
         params |= {"taken_by": "bob"}
+    if verb in MANY:
+        return operating.change_many("default", verb, [{**params, **changes}]).get(row.pk)
     return operating.change("default", verb, {**params, **changes})
 
 
@@ -715,8 +721,8 @@ def second_of_two_equal_requests_is_a_replay(sessions):
     }
     with sessions.other.transaction():
         lock(sessions.other, job)
-        sessions.other.execute(load("hold"), {"id": job.id, "version_seen": 1})
-        sessions.other.execute(load("audit"), audit)
+        sessions.other.execute(load("hold"), {"id": [job.id], "version_seen": [1]})
+        sessions.other.execute(load("audit"), {name: [value] for name, value in audit.items()})
         future = sessions.in_background(in_a_thread, "hold", job, idempotency_key="once")
         sessions.wait_until_blocking(sessions.other)
     assert future.result().outcome == Outcome.REPLAYED
@@ -731,10 +737,10 @@ def key_is_applied_once(sessions):
             **{"reason": "why", "ticket": "", "idempotency_key": "once", "params": {}, "facts": {}},
         }
     )
-    operating.audit("default", row)
+    operating.audit("default", [row])
     try:
         with transaction.atomic():
-            operating.audit("default", row)
+            operating.audit("default", [row])
     except DatabaseError:
         return
     raise AssertionError("one key was applied twice")
@@ -782,8 +788,7 @@ def outcome_of_a_row_stays(sessions):
     bulk = BulkActionFactory(state="running")
     item = BulkItemFactory(bulk_id=bulk.pk, job_id=1)
     for outcome in ("applied", "changed"):
-        result = {"outcome": outcome, "version_found": 1, "state_found": "dead", "audit_id": 1}
-        freezing.note("default", bulk.pk, 1, result)
+        freezing.note("default", bulk.pk, [freezing.Result(1, outcome, 1, "dead", 1)])
     item.refresh_from_db()
     assert item.outcome == "applied"
 

@@ -466,12 +466,12 @@ STATE_GUARDS = {
         ("held_from = job.state", "held_from = 'pending'"),
     ),
     "unhold": (
-        ("AND job.state = 'paused'", ""),
+        ("AND (SELECT job.state) = 'paused'", ""),
         ("state = job.held_from", "state = COALESCE(job.held_from, 'pending')"),
     ),
-    "cancel": cut("AND job.state IN ('pending', 'retrying', 'paused')"),
-    "give_up": cut("AND job.state IN ('pending', 'retrying', 'unknown')"),
-    "requeue": cut("AND job.state IN ('dead', 'cancelled')"),
+    "cancel": cut("AND (SELECT job.state) IN ('pending', 'retrying', 'paused')"),
+    "give_up": cut("AND (SELECT job.state) IN ('pending', 'retrying', 'unknown')"),
+    "requeue": cut("AND (SELECT job.state) IN ('dead', 'cancelled')"),
     "skip_head": cut("AND (SELECT job.state) IN ('pending', 'retrying', 'paused', 'unknown')"),
     **{
         verb: cut("AND (SELECT job.state) IN ('pending', 'retrying')")
@@ -481,15 +481,21 @@ STATE_GUARDS = {
     "break_lease": cut("AND (SELECT job.state) = 'running'"),
 }
 
+
+def of(verb):
+    """Return where a statement finds the id and the version that it is given."""
+    return ("asked.id", "asked.version_seen") if verb in s.MANY else ("%(id)s::bigint", "%(version_seen)s::bigint")
+
+
 JOB_VERBS = [
     mutant
     for verb, shape in JOB_SHAPES.items()
     for mutant in (
-        Mutant(verb, "id", cut("job.id = %(id)s::bigint AND"), s.only_the_target_changes(verb, JobFactory, shape)),
+        Mutant(verb, "id", cut(f"job.id = {of(verb)[0]} AND"), s.only_the_target_changes(verb, JobFactory, shape)),
         Mutant(
             verb,
             "version seen",
-            cut("AND job.version = %(version_seen)s::bigint"),
+            cut(f"AND job.version = {of(verb)[1]}"),
             s.refused(verb, JobFactory, shape, version_seen=99),
         ),
         Mutant(verb, "state", STATE_GUARDS[verb], s.refused(verb, JobFactory, OTHER_STATES[verb])),
@@ -691,7 +697,7 @@ BULK = [
     Mutant("stop_bulk", "it runs", cut("AND bulk.state = 'running'"), s.only_a_running_bulk_stops),
     Mutant("finish_bulk", "it runs", cut("AND bulk.state = 'running'"), s.only_a_running_bulk_ends),
     Mutant("finish_bulk", "no row is left", cut("AND NOT EXISTS", "OR EXISTS"), s.bulk_with_open_rows_does_not_end),
-    Mutant("note_bulk_item", "nothing is noted yet", cut("AND item.outcome IS NULL"), s.outcome_of_a_row_stays),
+    Mutant("note_bulk_items", "nothing is noted yet", cut("AND item.outcome IS NULL"), s.outcome_of_a_row_stays),
 ]
 
 PRUNING = [

@@ -60,14 +60,14 @@ def test_a_replay_that_is_looked_up_before_the_lock_is_missed(two_sessions, monk
     """The same two requests, with the look-up moved before the lock: the second answers `changed`, not `replayed`."""
     scenarios.second_of_two_equal_requests_is_a_replay(two_sessions)
     forget(two_sessions.other)
-    find, lock, found = operations.operating.find_replay, operations.operating.lock_target, []
+    find, lock, found = operations.operating.find_replays, operations.operating.lock_target, []
 
     def look_then_lock(alias, kind, id):
-        found.append(find(alias, "once", {}))
+        found.append(find(alias, [("once", {})]))
         return lock(alias, kind, id)
 
     monkeypatch.setattr(operations.operating, "lock_target", look_then_lock)
-    monkeypatch.setattr(operations.operating, "find_replay", lambda *args: found.pop())
+    monkeypatch.setattr(operations.operating, "find_replays", lambda *args: found.pop())
     with pytest.raises(AssertionError):
         scenarios.second_of_two_equal_requests_is_a_replay(two_sessions)
     assert OperatorAction.objects.filter(outcome="changed").exists()

@@ -21,6 +21,8 @@ def statements(connection):
     laned, _ = ids_of(connection, "lane = 1 AND state = 'pending'")
     held = {"ids": ids, "fences": fences, "worker_id": WORKER}
     count = len(ids)
+    waiting = {"id": laned, "version_seen": [2] * len(laned)}
+    dead, _ = ids_of(connection, "state = 'dead'")
     failed = {**held, "run_seconds": [1.0] * count, **{name: ["x"] * count for name in FAILED}}
     verdicts = {
         "ids": lost_ids,
@@ -53,13 +55,16 @@ def statements(connection):
         "find_own_endings": (held, False),
         "find_unheard": ({"worker_id": WORKER, "held_ids": ids}, False),
         "lock_job": ({"id": ids[0]}, False),
-        "ask_to_stop": ({"id": ids[0], "version_seen": 2}, False),
-        "hold": ({"id": laned[0], "version_seen": 2}, False),
-        "reschedule": ({"id": laned[0], "version_seen": 2, "delay_seconds": 60.0}, False),
-        "reprioritise": ({"id": laned[0], "version_seen": 2, "priority": 7}, False),
-        "move_queue": ({"id": laned[0], "version_seen": 2, "queue": "other"}, False),
-        "cancel": ({"id": laned[0], "version_seen": 2}, False),
-        "give_up": ({"id": laned[0], "version_seen": 2}, False),
+        "ask_to_stop": ({"id": ids, "version_seen": [2] * count}, False),
+        "lock_jobs": ({"ids": laned}, False),
+        "find_jobs": ({"ids": laned}, False),
+        "hold": (waiting, False),
+        "reschedule": ({**waiting, "delay_seconds": [60.0] * len(laned)}, False),
+        "reprioritise": ({**waiting, "priority": [7] * len(laned)}, False),
+        "move_queue": ({**waiting, "queue": ["other"] * len(laned)}, False),
+        "requeue": ({"id": dead or laned, "version_seen": [3] * len(dead or laned), "delay_seconds": [0.0] * len(dead or laned)}, False),
+        "cancel": (waiting, False),
+        "give_up": (waiting, False),
         "break_lease": (
             {
                 "id": ids[0],

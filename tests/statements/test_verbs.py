@@ -61,7 +61,10 @@ def change(verb, job, **changes):
     facts |= {"effects": [], "actor_name": "ada"}
     params = {"id": job.pk, "version_seen": job.version, "actor_name": "ada", "reason": "why"}
     params |= JOB_VERBS[verb].params(facts, GIVEN.get(verb, {}))
-    return operating.change("default", JOB_VERBS[verb].statement or verb, {**params, **changes})
+    statement, params = JOB_VERBS[verb].statement or verb, {**params, **changes}
+    if JOB_VERBS[verb].takes_many:
+        return operating.change_many("default", statement, [params]).get(job.pk)
+    return operating.change("default", statement, params)
 
 
 def action(verb, target, **changes):
@@ -280,10 +283,10 @@ def test_a_queue_gets_its_row_once():
 @quick
 def test_a_replay_is_an_applied_action_and_no_refusal():
     OperatorActionFactory(idempotency_key="k", outcome=Outcome.CHANGED)
-    assert operating.find_replay("default", "k", {}) is None
+    assert operating.find_replays("default", [("k", {})]) == {}
     applied = OperatorActionFactory(idempotency_key="k", params={"a": 1})
-    assert operating.find_replay("default", "other", {}) is None
-    same, another = operating.find_replay("default", "k", {"a": 1}), operating.find_replay("default", "k", {"a": 2})
+    assert operating.find_replays("default", [("other", {})]) == {}
+    same, another = (operating.find_replays("default", [("k", {"a": number})])["k"] for number in (1, 2))
     assert (same.id, same.same_params) == (applied.id, True)
     assert (another.id, another.same_params) == (applied.id, False)
 
