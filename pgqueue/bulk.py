@@ -1,20 +1,27 @@
-"""One verb on many jobs: a set that is frozen first, then acted on by chunks, each row under its own lock and guards."""
+"""One verb on many jobs: a set is frozen first, then acted on by chunks, each row under its own lock and guards."""
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from django.apps import apps
+from django.contrib.auth import get_user_model
 from django.db import IntegrityError, OperationalError, transaction
 from django.db.models import QuerySet
 
+from . import notifying
 from .operations import Action, Actor, Request, act, act_on_locked, is_busy, tell
 from .protocol import freezing, operating
 from .protocol.connecting import job_alias
+from .protocol.listening import BULK
 from .states import Outcome
 from .verbs import VERBS, Verb
+
+logger = logging.getLogger(__name__)
 
 CAP = 10_000
 """Most jobs of one bulk action."""
@@ -26,6 +33,9 @@ LONGEST_SECONDS = 8.0
 """A request goes on for so long, and leaves the rest to the next."""
 ROW_WAIT_SECONDS = 0.05
 """What somebody holds is `busy`; the other rows do not wait for it."""
+
+MOST_BULKS = 20
+"""So many run at a time; others wait until one of them has ended."""
 
 BULK_PERMISSION = "bulk_job"
 
@@ -44,15 +54,62 @@ def freeze(verb: str, rows: QuerySet[Any], *, actor: Actor, filter: str) -> UUID
     return freezing.freeze(job_alias(), rows, verb=verb, actor=who, filter=operating.text(filter), cap=CAP)
 
 
-def start(id: UUID, *, reason: str, ticket: str, spread_seconds: float) -> bool:
-    """Give a frozen bulk action its reason, so that it can run; False when somebody did before."""
-    reason, ticket = operating.text(reason), operating.text(ticket)
-    return freezing.start(job_alias(), id, reason=reason, ticket=ticket, spread_seconds=spread_seconds)
+def start(id: UUID, *, actor: Actor, reason: str, ticket: str, spread_seconds: float) -> bool:
+    """Give a frozen bulk action its reason, so that it runs; False when somebody did before.
+
+    Workers go on with it in the background as long as `actor`, a user of Django's, may do so.
+    """
+    return freezing.start(
+        job_alias(),
+        id,
+        actor=(actor.id, operating.text(actor.name)),
+        reason=operating.text(reason),
+        ticket=operating.text(ticket),
+        spread_seconds=spread_seconds,
+    )
 
 
-def stop(id: UUID) -> bool:
+def hint() -> None:
+    """Tell workers that a bulk action was started, once the caller has committed; they look now and then too."""
+    notifying.wake(job_alias(), BULK)
+
+
+def stop(id: UUID, *, actor: Actor) -> bool:
     """Stop after the chunk under way; False when it does not run."""
-    return freezing.stop(job_alias(), id)
+    return freezing.stop(job_alias(), id, by=operating.text(actor.name) or "-")
+
+
+def run_in_background() -> int:
+    """Run a chunk of each bulk action that runs, as whoever started it; return how many rows have their outcome now.
+
+    One whose starter may no longer do what it does is stopped. Where users are not Django's, nothing is done.
+    """
+    if not apps.is_installed("django.contrib.auth"):
+        return 0
+    return sum(_go_on(started) for started in freezing.running(job_alias(), limit=MOST_BULKS))
+
+
+def _go_on(started: freezing.Started) -> int:
+    """Run a chunk. Whatever goes wrong with one bulk action, the others go on."""
+    try:
+        actor = _starter(started)
+        if actor is not None:
+            return run_chunk(started.id, actor=actor)
+        if freezing.stop(job_alias(), started.id, by=""):
+            logger.warning("bulk.stopped bulk=%s reason=not_permitted", started.id)
+    except Exception as error:
+        logger.warning("bulk.failed bulk=%s error=%s", started.id, type(error).__name__)
+    return 0
+
+
+def _starter(started: freezing.Started) -> Actor | None:
+    """Return who started it, with today's permissions; None for somebody who may not go on."""
+    known: Any = get_user_model()._default_manager
+    user = known.filter(pk=started.started_by_id).first()
+    if user is None or not user.is_active or not user.has_perm(f"pgqueue.{BULK_PERMISSION}"):
+        return None
+    actor = Actor.of(user)
+    return actor if actor.may(VERBS[started.verb]) else None
 
 
 def run_some(id: UUID, *, actor: Actor) -> int:

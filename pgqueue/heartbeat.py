@@ -13,7 +13,7 @@ from . import conf
 from .holding import Holdings, boot_seconds
 from .protocol.connecting import connect, one_trip
 from .protocol.leasing import renew
-from .protocol.registering import beat
+from .protocol.registering import Heard, read_beat, send_beat
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class Heartbeat(threading.Thread):
         lease_seconds: float,
         every_seconds: float,
         on_all_run_out: Callable[[], None],
+        on_heard: Callable[[Heard], None] = lambda heard: None,
     ) -> None:
         super().__init__(name="pgqueue-heartbeat", daemon=True)
         self.draining = False
@@ -46,6 +47,7 @@ class Heartbeat(threading.Thread):
         self._retry_seconds = min(RETRY_SECONDS, every_seconds / 2)
         self._timeout_seconds = min(conf.current().heartbeat_timeout_seconds, every_seconds / 2)
         self._on_all_run_out = on_all_run_out
+        self._on_heard = on_heard
         self._stopped = threading.Event()
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -81,7 +83,8 @@ class Heartbeat(threading.Thread):
         self._renew(self._connection)
         # A transaction for its timeout: a lock on this row or its table must not keep the next renewal waiting.
         with one_trip(self._connection, timeout_seconds=self._timeout_seconds):
-            beat(self._connection, worker_id=self._worker_id, draining=self.draining, stopped=stopped)
+            sent = send_beat(self._connection, worker_id=self._worker_id, draining=self.draining, stopped=stopped)
+        self._on_heard(read_beat(sent))
 
     def _renew(self, connection: psycopg.Connection[Any]) -> None:
         asked_at = boot_seconds()

@@ -10,10 +10,10 @@ from django.db import IntegrityError, OperationalError, transaction
 from django.db.transaction import TransactionManagementError
 
 from . import conf, signalling
+from .acting import Action as Action
+from .acting import Found, audited, conclude, find_replays
+from .acting import Request as Request
 from .actors import Actor as Actor
-from .conclusions import Action as Action
-from .conclusions import Found, audited, conclude, find_replays
-from .conclusions import Request as Request
 from .exceptions import LONGEST_NAME, JobNotFoundError
 from .protocol import operating
 from .protocol.connecting import job_alias
@@ -174,5 +174,3 @@ def _audited_alone(alias: str, request: Request, outcome: Outcome) -> Action:
     with transaction.atomic(using=alias, durable=True):
         operating.begin(alias, lock_timeout_seconds=conf.current().lock_timeout_seconds)
         return audited(alias, [Found(request, None)], [outcome], {})[0]
-
-

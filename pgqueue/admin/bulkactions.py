@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from contextlib import suppress
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connections, transaction
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Q, Value
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -22,8 +24,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf
-from ..bulk import freeze, run_some, start, stop
-from ..models import BulkAction, BulkItem, Job, Queue
+from ..bulk import MOST_AT_ONCE, freeze, hint, run_some, start, stop
+from ..models import BulkAction, BulkItem, Job, Queue, Worker
 from ..operations import Actor
 from ..protocol import freezing
 from ..protocol.connecting import job_alias
@@ -126,12 +128,14 @@ class BulkActionAdmin(ReadOnlyAdmin):
         alias, verb = job_alias(), VERBS[bulk.verb]
         actor = Actor.of(request.user)
         items = BulkItem.objects.using(alias).filter(bulk_id=bulk.pk)
-        preview = _preview(verb, freezing.preview(alias, bulk.pk), actor)
+        # What would happen is for whoever decides: a set under way is only counted.
+        preview = _preview(verb, freezing.preview(alias, bulk.pk) if bulk.state == "frozen" else [], actor)
         only = request.GET.get("outcome")
         shown = items.filter(outcome=only) if only in list(Outcome) else items
         rows = list(shown.order_by("job_id")[: SHOWN_ROWS + 1])
         jobs = {job.pk: job for job in Job.objects.using(alias).filter(pk__in=[row.job_id for row in rows])}
         counted = _outcomes(items)
+        done = sum(counted.values())
         return {
             "bulk": bulk,
             "label": VERB_LABELS[bulk.verb],
@@ -140,7 +144,9 @@ class BulkActionAdmin(ReadOnlyAdmin):
             "preview": preview,
             "paused": self._paused(preview) if bulk.verb == "requeue" else [],
             "outcomes": [{"word": outcome_words(word), "value": word, "jobs": jobs} for word, jobs in counted.items()],
-            "not_done": sum(jobs for word, jobs in counted.items() if word != Outcome.APPLIED),
+            "done": done,
+            "in_background": bulk.state == "running" and Worker.objects.using(alias).filter(_alive()).exists(),
+            "not_done": bulk.size - counted.get(Outcome.APPLIED, 0),
             "rows": [self._row(row, jobs.get(row.job_id)) for row in rows[:SHOWN_ROWS]],
             "more_rows": len(rows) > SHOWN_ROWS,
             "may_run": may_bulk(request, actor, verb) and not conf.current().console_read_only,
@@ -185,24 +191,30 @@ class BulkActionAdmin(ReadOnlyAdmin):
         return steps[step](request, bulk, actor)
 
     def _run(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:
-        if bulk.state == "frozen":
-            problem = self._problem(request, bulk, actor)
-            if problem:
-                return self._page(request, bulk, problem)
-            minutes = request.POST.get("spread", "") or "0"
-            start(
-                bulk.pk,
-                reason=request.POST["reason"],
-                ticket=request.POST.get("ticket", ""),
-                spread_seconds=int(minutes) * 60,
-            )
-            with suppress(DatabaseError), transaction.atomic():
-                self.log_change(request, bulk, str(VERB_LABELS[bulk.verb]))
-            bulk.refresh_from_db()
-        done = run_some(bulk.pk, actor=actor)
-        facts = {"number": done}
+        if bulk.state != "frozen":
+            return self._ran(request, bulk, run_some(bulk.pk, actor=actor))
+        problem = self._problem(request, bulk, actor)
+        if problem:
+            return self._page(request, bulk, problem)
+        minutes = request.POST.get("spread", "") or "0"
+        start(
+            bulk.pk,
+            actor=actor,
+            reason=request.POST["reason"],
+            ticket=request.POST.get("ticket", ""),
+            spread_seconds=int(minutes) * 60,
+        )
+        with suppress(DatabaseError), transaction.atomic():
+            self.log_change(request, bulk, str(VERB_LABELS[bulk.verb]))
+        if bulk.size <= MOST_AT_ONCE:
+            return self._ran(request, bulk, run_some(bulk.pk, actor=actor))
+        hint()
+        messages.info(request, _("Started: workers do it in the background, chunk by chunk."))
+        return self._back(bulk)
+
+    def _ran(self, request: HttpRequest, bulk: Any, done: int) -> HttpResponse:
         told = ngettext("%(number)d row has its outcome.", "%(number)d rows have their outcome.", done)
-        messages.info(request, told % facts)
+        messages.info(request, told % {"number": done})
         return self._back(bulk)
 
     def _problem(self, request: HttpRequest, bulk: Any, actor: Actor) -> str:
@@ -218,7 +230,11 @@ class BulkActionAdmin(ReadOnlyAdmin):
         return ""
 
     def _stop(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:
-        told = _("Stopped: rows without an outcome stay as they are.") if stop(bulk.pk) else _("It does not run.")
+        told = (
+            _("Stopped: rows without an outcome stay as they are.")
+            if stop(bulk.pk, actor=actor)
+            else _("It does not run.")
+        )
         messages.info(request, told)
         return self._back(bulk)
 
@@ -253,7 +269,14 @@ class BulkActionAdmin(ReadOnlyAdmin):
 
 def _outcomes(items: Any) -> dict[str, int]:
     # At most a set of 10,000 is counted.
-    return dict(Counter(word for word in items.values_list("outcome", flat=True) if word is not None).most_common())
+    counted = items.exclude(outcome=None).values_list("outcome").annotate(jobs=Count("pk")).order_by("-jobs", "outcome")
+    return dict(counted)
+
+
+def _alive() -> Q:
+    """Return the condition of workers that are heard."""
+    lease = ExpressionWrapper(F("lease_seconds") * Value(timedelta(seconds=1)), output_field=DurationField())
+    return Q(stopped_at=None, draining=False, heartbeat_at__gt=Now() - lease)
 
 
 def _preview(verb: Any, groups: list[freezing.Group], actor: Actor) -> dict[str, Any]:

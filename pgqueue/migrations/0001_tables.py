@@ -127,6 +127,9 @@ class Migration(migrations.Migration):
                 ("verb", models.TextField()),
                 ("actor_id", models.TextField(null=True)),
                 ("actor_name", models.TextField()),
+                ("started_by_id", models.TextField(null=True)),
+                ("started_by_name", models.TextField(default="")),
+                ("stopped_by", models.TextField(default="")),
                 ("filter", models.TextField()),
                 ("reason", models.TextField(default="")),
                 ("ticket", models.TextField(default="")),
@@ -141,7 +144,10 @@ class Migration(migrations.Migration):
                         models.OrderBy(models.F("created_at"), descending=True),
                         models.OrderBy(models.F("id"), descending=True),
                         name="pgqueue_bulk_newest",
-                    )
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "running")), fields=["started_at"], name="pgqueue_bulk_running"
+                    ),
                 ],
                 "constraints": [
                     models.CheckConstraint(

@@ -9,7 +9,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class BulkAction(models.Model):
-    """One verb on a frozen set of jobs. Goes from frozen to running to done, or is stopped between two rows."""
+    """One verb on a frozen set of jobs. Goes from frozen to running to done, or is stopped between two chunks.
+
+    `stopped_by` is empty where a worker stopped it: whoever started it may no longer do what it does.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     created_at = models.DateTimeField()
@@ -22,6 +25,9 @@ class BulkAction(models.Model):
     verb = models.TextField()
     actor_id = models.TextField(null=True)
     actor_name = models.TextField()
+    started_by_id = models.TextField(null=True)
+    started_by_name = models.TextField(default="")
+    stopped_by = models.TextField(default="")
     filter = models.TextField()
     reason = models.TextField(default="")
     ticket = models.TextField(default="")
@@ -31,7 +37,10 @@ class BulkAction(models.Model):
         verbose_name_plural = _("bulk actions")
         default_permissions = ("view",)
         permissions = (("bulk_job", _("Can act on many jobs at once")),)
-        indexes = (models.Index(models.F("created_at").desc(), models.F("id").desc(), name="pgqueue_bulk_newest"),)
+        indexes = (
+            models.Index(models.F("created_at").desc(), models.F("id").desc(), name="pgqueue_bulk_newest"),
+            models.Index(fields=["started_at"], name="pgqueue_bulk_running", condition=models.Q(state="running")),
+        )
         constraints = (
             models.CheckConstraint(
                 name="pgqueue_bulk_state_known",

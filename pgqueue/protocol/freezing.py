@@ -36,6 +36,15 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """A bulk action that runs, and who started it."""
+
+    id: UUID
+    verb: str
+    started_by_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What came of one row."""
 
@@ -74,9 +83,10 @@ def freeze(
         query, found = chosen.query.get_compiler(using=alias).as_sql()
     except EmptyResultSet:
         return None
-    named = {f"found_{number}": value for number, value in enumerate(found)}
     # Django's placeholders have no names, and a statement has either kind.
-    query = re.sub(r"%%|%s", lambda match, names=iter(named): match[0] if match[0] == "%%" else f"%({next(names)})s", query)
+    named = {f"found_{number}": value for number, value in enumerate(found)}
+    names = iter(named)
+    query = re.sub(r"%%|%s", lambda match: match[0] if match[0] == "%%" else f"%({next(names)})s", query)
     before, _, after = load("freeze_bulk").split("/* query */")
     params = {"verb": verb, "actor_id": actor[0], "actor_name": actor[1], "filter": filter, "cap": cap, **named}
     with connections[alias].cursor() as cursor:
@@ -85,15 +95,23 @@ def freeze(
     return None if row is None else UUID(str(row[0]))
 
 
-def start(alias: str, id: UUID, *, reason: str, ticket: str, spread_seconds: float) -> bool:
+def start(
+    alias: str, id: UUID, *, actor: tuple[str | None, str], reason: str, ticket: str, spread_seconds: float
+) -> bool:
     """Start a frozen one; False when it was started before."""
-    params = {"id": id, "reason": reason, "ticket": ticket, "spread_seconds": spread_seconds}
+    by = {"started_by_id": actor[0], "started_by_name": actor[1]}
+    params = {"id": id, **by, "reason": reason, "ticket": ticket, "spread_seconds": spread_seconds}
     return bool(_rows(alias, "start_bulk", params))
 
 
-def stop(alias: str, id: UUID) -> bool:
-    """Stop a running one; False when it does not run."""
-    return bool(_rows(alias, "stop_bulk", {"id": id}))
+def stop(alias: str, id: UUID, *, by: str) -> bool:
+    """Stop a running one; False when it does not run. `by` is empty where no person stops it."""
+    return bool(_rows(alias, "stop_bulk", {"id": id, "stopped_by": by}))
+
+
+def running(alias: str, *, limit: int) -> list[Started]:
+    """Return those that run, the longest first."""
+    return [Started(*row) for row in _rows(alias, "list_running_bulks", {"limit": limit})]
 
 
 def finish(alias: str, id: UUID) -> bool:

@@ -8,6 +8,9 @@ import psycopg
 
 from ..sql import load
 
+BULK = "bulk:"
+"""What is told in a queue's place where a bulk action was started."""
+
 
 def listen(connection: psycopg.Connection[Any]) -> None:
     """Subscribe. Part of every connect, so that a new connection never sits there deaf."""

@@ -127,7 +127,7 @@ def change(alias: str, statement: str, params: Mapping[str, Any]) -> Change | No
     return _changed(alias, {params["id"]: Change(*rows[0])}).get(params["id"]) if rows else None
 
 
-def change_many(alias: str, statement: str, params: Sequence[Mapping[str, Any]]) -> dict[int, Change]:
+def change_many(alias: str, statement: str, params: Sequence[Mapping[str, Any]]) -> dict[int | str, Change]:
     """Run a statement that takes many on locked jobs; return what it changed, by id. `params` are those of each."""
     together = {name: [each[name] for each in params] for name in params[0]} if params else {}
     rows = _rows(alias, statement, together) if params else []

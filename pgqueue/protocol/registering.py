@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -59,10 +60,25 @@ def declare_limits(connection: psycopg.Connection[Any], limits: Mapping[str, Map
             connection.execute(load("declare_limit"), params)
 
 
-def beat(connection: psycopg.Connection[Any], *, worker_id: int, draining: bool, stopped: bool = False) -> None:
-    """Say that a process is alive, draining or stopped."""
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a process is told when it says that it is alive."""
+
+    bulk_runs: bool = False
+
+
+def send_beat(
+    connection: psycopg.Connection[Any], *, worker_id: int, draining: bool, stopped: bool = False
+) -> psycopg.Cursor[Any]:
+    """Say that a process is alive, draining or stopped; the answer is for `read_beat`."""
     params = {"worker_id": worker_id, "draining": draining, "stopped": stopped}
-    connection.execute(load("beat_worker"), params)
+    return connection.execute(load("beat_worker"), params)
+
+
+def read_beat(sent: psycopg.Cursor[Any]) -> Heard:
+    """Return what was told in answer. Nothing is asked of a process whose row is gone."""
+    row = sent.fetchone()
+    return Heard() if row is None else Heard(*row)
 
 
 def name_queue(connection: psycopg.Connection[Any], name: str) -> None:

@@ -9,12 +9,12 @@ WITH chosen (job_id, version_seen) AS MATERIALIZED (
 frozen (id) AS (
     INSERT INTO pgqueue_bulkaction (
         id, created_at, state, verb, actor_id, actor_name, filter, size, capped, spread_seconds,
-        reason, ticket
+        reason, ticket, started_by_name, stopped_by
     )
     SELECT
         gen_random_uuid(), statement_timestamp(), 'frozen', %(verb)s::text, %(actor_id)s::text, %(actor_name)s::text,
         %(filter)s::text, LEAST(count(*), %(cap)s::int), count(*) > %(cap)s::int, 0,
-        '', ''
+        '', '', '', ''
     FROM chosen
     HAVING count(*) > 0
     RETURNING id

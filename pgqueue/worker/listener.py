@@ -13,7 +13,7 @@ import psycopg
 
 from ..backoff import delay_seconds
 from ..protocol.connecting import connect
-from ..protocol.listening import listen, wait, wake
+from ..protocol.listening import BULK, listen, wait, wake
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +28,12 @@ STOP_SECONDS = 5.0
 class Listener(threading.Thread):
     """Listens for ever; a lost connection is made again, with a growing pause, and never without LISTEN."""
 
-    def __init__(self, alias: str, on_wake: Callable[[], None]) -> None:
+    def __init__(self, alias: str, on_wake: Callable[[], None], on_bulk: Callable[[], None] = lambda: None) -> None:
         super().__init__(name="pgqueue-listener", daemon=True)
         self.is_listening = False
         self._alias = alias
         self._on_wake = on_wake
+        self._on_bulk = on_bulk
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -72,8 +73,13 @@ class Listener(threading.Thread):
                 logger.warning("listener.deaf alias=%s", self._alias)
             self._on_wake()
             while not self._stopped.is_set():
-                if wait(connection, timeout_seconds=CHECK_SECONDS) is not None:
-                    self.is_listening = True
+                heard = wait(connection, timeout_seconds=CHECK_SECONDS)
+                if heard is None:
+                    continue
+                self.is_listening = True
+                if heard == BULK:
+                    self._on_bulk()
+                else:
                     self._on_wake()
         finally:
             connection.close()

@@ -15,8 +15,9 @@ from ..heartbeat import Heartbeat
 from ..holding import Holdings
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
-from ..protocol.registering import declare_limits, register
+from ..protocol.registering import Heard, declare_limits, register
 from ..version import __version__
+from .bulk_runner import BulkRunner
 from .dispatcher import Dispatcher
 from .exits import Exit
 from .inbox import Inbox, Signal
@@ -51,15 +52,13 @@ def _run(options: Options, inbox: Inbox) -> int:
     claimant = _register(options)
     holdings = Holdings(options.lease_seconds)
     pools = _pools(options, claimant, inbox)
-    listener = Listener(options.alias, on_wake=lambda: inbox.put(Signal.WAKE)) if settings.listen else None
-    heartbeat = Heartbeat(
-        alias=options.alias,
-        worker_id=claimant.worker_id,
-        holdings=holdings,
-        lease_seconds=options.lease_seconds,
-        every_seconds=options.lease_seconds / settings.heartbeats_per_lease,
-        on_all_run_out=lambda: inbox.put(Signal.LEASES_RAN_OUT),
+    runner = BulkRunner()
+    listener = (
+        Listener(options.alias, on_wake=lambda: inbox.put(Signal.WAKE), on_bulk=runner.hint)
+        if settings.listen
+        else None
     )
+    heartbeat = _heartbeat(options, claimant, holdings, inbox, runner)
     memory = MemoryWatch(options.max_memory_mb, on_over=lambda: inbox.put(Signal.STOP))
 
     def on_drain() -> None:
@@ -76,7 +75,7 @@ def _run(options: Options, inbox: Inbox) -> int:
         on_drain=on_drain,
     )
     prober = Prober(alias=options.alias, worker_id=claimant.worker_id, tasks=registry.probed())
-    for part in (pools, prober, heartbeat, memory):
+    for part in (pools, prober, runner, heartbeat, memory):
         part.start()
     if listener is not None:
         listener.start()
@@ -89,13 +88,29 @@ def _run(options: Options, inbox: Inbox) -> int:
     finally:
         if listener is not None:
             listener.stop()
-        for ending in (memory.stop, prober.stop, heartbeat.stop, pools.stop, lender.close):
+        for ending in (memory.stop, prober.stop, runner.stop, heartbeat.stop, pools.stop, lender.close):
             ending()
     outcomes = " ".join(f"{state}={jobs}" for state, jobs in sorted(dispatcher.aftermath.outcomes().items()))
     logger.info("worker.stopped worker=%d %s", claimant.worker_id, outcomes or "ended=0")
     if stuck := pools.stuck():
         leave(stuck, alias=options.alias, worker_id=claimant.worker_id)
     return _status(dispatcher, memory)
+
+
+def _heartbeat(options: Options, claimant: Claimant, holdings: Holdings, inbox: Inbox, runner: BulkRunner) -> Heartbeat:
+    def heed(heard: Heard) -> None:
+        if heard.bulk_runs:
+            runner.hint()
+
+    return Heartbeat(
+        alias=options.alias,
+        worker_id=claimant.worker_id,
+        holdings=holdings,
+        lease_seconds=options.lease_seconds,
+        every_seconds=options.lease_seconds / conf.current().heartbeats_per_lease,
+        on_all_run_out=lambda: inbox.put(Signal.LEASES_RAN_OUT),
+        on_heard=heed,
+    )
 
 
 def _status(dispatcher: Dispatcher, memory: MemoryWatch) -> Exit:

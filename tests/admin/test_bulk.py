@@ -210,7 +210,7 @@ def test_a_chunk_takes_as_many_statements_as_one_row(operator: Client) -> None:
     for count in (1, 150):
         add_jobs(count, dead=True, stage="confirmed")
         bulk = freeze(operator)
-        bulks.start(bulk.pk, reason="why", ticket="", spread_seconds=0)
+        bulks.start(bulk.pk, actor=ADA, reason="why", ticket="", spread_seconds=0)
         with CaptureQueriesContext(connection) as queries:
             assert bulks.run_chunk(bulk.pk, actor=ADA) == count
         taken.append(len(queries))

@@ -766,12 +766,12 @@ def key_is_spent_once(sessions):
 
 def bulk_runs_once(sessions):
     bulk = BulkActionFactory()
-    assert freezing.start("default", bulk.pk, reason="why", ticket="", spread_seconds=0)
-    assert not freezing.start("default", bulk.pk, reason="another", ticket="", spread_seconds=0)
+    assert freezing.start("default", bulk.pk, actor=("1", "ada"), reason="why", ticket="", spread_seconds=0)
+    assert not freezing.start("default", bulk.pk, actor=("1", "ada"), reason="another", ticket="", spread_seconds=0)
 
 
 def only_a_running_bulk_stops(sessions):
-    assert not freezing.stop("default", BulkActionFactory().pk)
+    assert not freezing.stop("default", BulkActionFactory().pk, by="ada")
 
 
 def only_a_running_bulk_ends(sessions):

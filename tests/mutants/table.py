@@ -643,7 +643,7 @@ FURTHER_GUARDS = [
     Mutant(
         "audit",
         "an idempotency key is applied once (unique index)",
-        cut("%(idempotency_key)s::text, %(params)s", "NULL, %(params)s"),
+        cut("told.idempotency_key, told.params", "NULL, told.params"),
         s.key_is_applied_once,
     ),
     Mutant(

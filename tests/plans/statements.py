@@ -62,7 +62,14 @@ def statements(connection):
         "reschedule": ({**waiting, "delay_seconds": [60.0] * len(laned)}, False),
         "reprioritise": ({**waiting, "priority": [7] * len(laned)}, False),
         "move_queue": ({**waiting, "queue": ["other"] * len(laned)}, False),
-        "requeue": ({"id": dead or laned, "version_seen": [3] * len(dead or laned), "delay_seconds": [0.0] * len(dead or laned)}, False),
+        "requeue": (
+            {
+                "id": dead or laned,
+                "version_seen": [3] * len(dead or laned),
+                "delay_seconds": [0.0] * len(dead or laned),
+            },
+            False,
+        ),
         "cancel": (waiting, False),
         "give_up": (waiting, False),
         "break_lease": (

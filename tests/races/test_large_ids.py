@@ -13,7 +13,7 @@ from pgqueue.models import Attempt, Job, JobPayload, OperatorAction
 from pgqueue.operations import act
 from pgqueue.protocol.claiming import Lease, claim, find_unheard
 from pgqueue.protocol.leasing import renew
-from pgqueue.protocol.registering import beat, register
+from pgqueue.protocol.registering import register, send_beat
 from pgqueue.protocol.settling import Ending, EndingKind, Failure, settle
 from pgqueue.states import Lane, Outcome, State
 from pgqueue.takeover import take_over_expired
@@ -89,7 +89,7 @@ def test_jobs_live_from_enqueue_to_ending(queue_connection: Connection, worker_i
     ]
     held = {lease.id: lease.fence for lease in leases}
     assert renew(queue_connection, worker_id=worker_id, held=held, lease_seconds=60).renewed == set(ids)
-    beat(queue_connection, worker_id=worker_id, draining=True)
+    send_beat(queue_connection, worker_id=worker_id, draining=True)
 
     kinds = [EndingKind.COMPLETE, EndingKind.RETRY, EndingKind.BURY, EndingKind.RELEASE]
     endings = [

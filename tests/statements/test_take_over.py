@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from pgqueue.models import Attempt, Worker
-from pgqueue.protocol.registering import beat, register
+from pgqueue.protocol.registering import register, send_beat
 from pgqueue.protocol.taking_over import Verdict, list_expired, take_over
 from pgqueue.states import Lane, Recovery, Stage, State
 from pgqueue.takeover import take_over_expired
@@ -138,7 +138,7 @@ def test_a_second_process_of_the_same_name_keeps_no_job_of_the_first_alive(sessi
     job = JobFactory(expired=True, worker_id=first)
     second = register_one(session)
     assert second != first
-    beat(session, worker_id=second, draining=False)
+    send_beat(session, worker_id=second, draining=False)
     assert renew_one(session, job, worker_id=second).lost == {job.id}
     assert taken_ids(session) == [job.id]
 
@@ -148,10 +148,10 @@ def test_silent_workers_are_forgotten_and_live_ones_kept(session):
     silent = WorkerFactory(heartbeat_at=from_now(-7200))
     alive = register_one(session)
     assert set(Worker.objects.values_list("id", flat=True)) == {alive}
-    beat(session, worker_id=alive, draining=True, stopped=True)
+    send_beat(session, worker_id=alive, draining=True, stopped=True)
     row = Worker.objects.get(id=alive)
     assert (row.draining, row.stopped_at is not None, row.tasks, row.queues) == (True, True, ["t"], None)
-    beat(session, worker_id=silent.id, draining=False)
+    send_beat(session, worker_id=silent.id, draining=False)
 
 
 @quick

@@ -70,7 +70,9 @@ def conclude(alias: str, found: Sequence[Found]) -> list[Action]:
     changes = _change(alias, tried)
     for queue in sorted({change.queue for change in changes.values() if change.state in (*WAITING, ACTIVE)}):
         notifying.wake(alias, queue)
-    outcomes = [_after(one, changes) if outcome is None else outcome for one, outcome in zip(found, before, strict=True)]
+    outcomes = [
+        _after(one, changes) if outcome is None else outcome for one, outcome in zip(found, before, strict=True)
+    ]
     return audited(alias, found, outcomes, changes)
 
 
@@ -93,7 +95,7 @@ def _change(alias: str, tried: Sequence[Found]) -> Mapping[int | str, Change]:
     verb = tried[0].request.verb
     params = [_statement_params(one.request, one.facts or {}) for one in tried]
     if verb.takes_many:
-        return dict(operating.change_many(alias, verb.statement or verb.name, params))
+        return operating.change_many(alias, verb.statement or verb.name, params)
     (one,) = tried
     change = operating.change(alias, verb.statement or verb.name, params[0])
     return {} if change is None else {one.request.target_id: change}
