@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import notifying
+from . import conf, notifying
 from .actors import Actor, places
 from .protocol import operating
 from .protocol.operating import AuditRow, Change, Replay
@@ -30,6 +30,19 @@ class Request:
     params: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     wait_seconds: float | None = None
+    kind: str = ""
+    """Kind of its target, where that is not the verb's."""
+    approved_by: str | None = None
+    """Who has approved it, where a second person had to."""
+
+    @property
+    def target_kind(self) -> str:
+        """Return the kind of its target."""
+        return self.kind or self.verb.kind
+
+    def needs_approval(self) -> bool:
+        """Say whether a second person must approve it, and none has."""
+        return self.approved_by is None and self.verb.name in conf.current().two_person_verbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,10 @@ class Action:
     """The job that a `clone` made."""
     why: str | None = None
     """Why nothing was done, where the outcome alone does not say it."""
+    request_id: int | None = None
+    """The request for approval that waits now, or has waited before."""
+    done: tuple[Request, Action] | None = None
+    """What an approval did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +100,8 @@ def _before(one: Found) -> Outcome | None:
         return Outcome.REPLAYED
     if one.facts is None:
         return Outcome.BUSY if one.is_held else Outcome.GONE
+    if request.needs_approval():
+        return Outcome.FORBIDDEN
     touched = places(request.verb, one.facts, request.params)
     may = request.actor.may(request.verb) and all(request.actor.may_touch(request.verb, *place) for place in touched)
     return None if may else Outcome.FORBIDDEN
@@ -109,6 +128,7 @@ def _statement_params(request: Request, facts: Mapping[str, Any]) -> dict[str, A
     return {
         "id": request.target_id,
         "version_seen": request.version_seen,
+        "actor_id": request.actor.id,
         "actor_name": request.actor.name,
         "reason": request.reason,
         **request.verb.params({**facts, "actor_name": request.actor.name}, request.params),
@@ -142,9 +162,10 @@ def audited(
 
 def _audit_row(one: Found, outcome: Outcome, change: Change | None) -> AuditRow:
     request, facts = one.request, one.facts or {}
+    approval = {"approved_by": request.approved_by} if request.approved_by else {}
     return AuditRow(
         verb=request.verb.name,
-        target_kind=request.verb.kind,
+        target_kind=request.target_kind,
         target_id=str(request.target_id),
         outcome=str(outcome),
         actor_id=request.actor.id,
@@ -157,7 +178,7 @@ def _audit_row(one: Found, outcome: Outcome, change: Change | None) -> AuditRow:
         state_found=facts.get("state"),
         idempotency_key=request.idempotency_key,
         params=request.params,
-        facts=facts,
+        facts={**facts, **approval},
     )
 
 
@@ -173,7 +194,7 @@ def _action(one: Found, outcome: Outcome, change: Change | None, audit_id: int) 
         facts=facts,
         replay=one.replay,
         new_job_id=change.new_job_id if change else None,
-        why=why_refused(one.request.verb, facts, one.request.params) if outcome in _EXPLAINED else None,
+        why=why_refused(one.request.verb, facts, one.request.params) if outcome in _EXPLAINED and facts else None,
     )
 
 
@@ -182,13 +203,14 @@ def find_replays(alias: str, requests: Sequence[Request]) -> dict[str, Replay]:
     keyed = {request.idempotency_key: request for request in requests if request.idempotency_key is not None}
     replays = operating.find_replays(alias, [(key, request.params) for key, request in keyed.items()])
     for key, replay in replays.items():
-        request = keyed[key]
-        if not _is_same(request, replay):
-            given, expected = (f"{request.verb.name} {request.target_id}", f"{replay.verb} {replay.target_id}")
-            raise IdempotencyKeyReusedError(key, given, expected)
+        refuse_another(keyed[key], replay)
     return replays
 
 
-def _is_same(request: Request, replay: Replay) -> bool:
-    target = (request.verb.name, request.verb.kind, str(request.target_id))
-    return replay.same_params and target == (replay.verb, replay.target_kind, replay.target_id)
+def refuse_another(request: Request, replay: Replay) -> None:
+    """Raise `IdempotencyKeyReusedError` where the request's key stands for another request."""
+    target = (request.verb.name, request.target_kind, str(request.target_id))
+    if replay.same_params and target == (replay.verb, replay.target_kind, replay.target_id):
+        return
+    given, expected = (f"{request.verb.name} {request.target_id}", f"{replay.verb} {replay.target_id}")
+    raise IdempotencyKeyReusedError(str(request.idempotency_key), given, expected)

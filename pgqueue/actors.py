@@ -53,5 +53,7 @@ def places(verb: Verb, facts: Mapping[str, Any], given: Mapping[str, Any]) -> li
         return [(name if kind == "queue" else "", name if kind == "task" else None)]
     if verb.kind == "queue":
         return [(str(facts["name"]), None)]
+    if verb.kind == "request":
+        return [(facts["queue"] or "", facts["task"])]
     queues = [facts["queue"], *([given["queue"]] if verb.name == "move_queue" else [])]
     return [(queue, facts["task"]) for queue in queues]

@@ -13,9 +13,9 @@ from django.contrib.auth import get_user_model
 from django.db import IntegrityError, OperationalError, transaction
 from django.db.models import QuerySet
 
-from . import notifying
-from .operations import Action, Actor, Request, act, act_on_locked, is_busy, tell
-from .protocol import freezing, operating
+from . import conf, notifying
+from .operations import Action, Actor, Request, act_on_locked, is_busy, perform, tell
+from .protocol import approving, freezing, operating
 from .protocol.connecting import job_alias
 from .protocol.listening import BULK
 from .states import Outcome
@@ -147,7 +147,8 @@ def _run_together(alias: str, id: UUID, actor: Actor, limit: int) -> int:
         if bulk is None:
             return 0
         items = freezing.items(alias, id, limit=limit)
-        requests = [_request(id, bulk, item, actor) for item in items]
+        approved_by = _approved_by(alias, id, bulk.verb)
+        requests = [_request(id, bulk, item, actor, approved_by) for item in items]
         actions = act_on_locked(alias, requests) if requests else []
         freezing.note(alias, id, [_result(item, action) for item, action in zip(items, actions, strict=True)])
         if len(items) < limit:
@@ -164,23 +165,18 @@ def _run_one_by_one(alias: str, id: UUID, actor: Actor, limit: int) -> int:
         items = freezing.items(alias, id, limit=1)
         if bulk is None or not items:
             return done
-        request = _request(id, bulk, items[0], actor)
-        action = act(
-            request.verb.name,
-            request.target_id,
-            version_seen=request.version_seen,
-            actor=actor,
-            reason=request.reason,
-            ticket=request.ticket,
-            params=request.params,
-            idempotency_key=request.idempotency_key,
-            wait_seconds=ROW_WAIT_SECONDS,
-        )
+        request = _request(id, bulk, items[0], actor, _approved_by(alias, id, bulk.verb))
+        action = perform(replace(request, wait_seconds=ROW_WAIT_SECONDS))
         freezing.note(alias, id, [_result(items[0], action)])
     return limit
 
 
-def _request(id: UUID, bulk: freezing.Running, item: freezing.Item, actor: Actor) -> Request:
+def _approved_by(alias: str, id: UUID, verb: str) -> str | None:
+    """Return who has approved a set of a verb that needs that; None where nobody has, or nobody needs to."""
+    return approving.of_bulk(alias, id, verb) if verb in conf.current().two_person_verbs else None
+
+
+def _request(id: UUID, bulk: freezing.Running, item: freezing.Item, actor: Actor, approved_by: str | None) -> Request:
     """Return what is asked of one row. Its key is the bulk action's and the job's.
 
     So a row that was acted on and not noted is found out as a replay, whoever goes on.
@@ -197,6 +193,7 @@ def _request(id: UUID, bulk: freezing.Running, item: freezing.Item, actor: Actor
         ticket=bulk.ticket,
         params=params,
         idempotency_key=f"bulk:{id}:{item.job_id}",
+        approved_by=approved_by,
     )
 
 

@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 
 from .exceptions import SettingsError
 from .states import LIMIT_KINDS
+from .verbs import VERBS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +88,10 @@ class Settings:
     """Other values for the jobs of a queue, by its name."""
     tasks: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """Other values for the jobs of a task, by the path of its function."""
+    two_person_verbs: tuple[str, ...] = ()
+    """Operators' verbs that a second person must approve, whoever uses one, in the console or from a shell."""
+    approval_seconds: float = 86_400.0
+    """How long what was asked for may be approved."""
     console_read_only: bool = False
     """Whether the console offers no verb, whatever permissions its users have."""
     console_authorize: str | None = None
@@ -125,6 +130,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "Mapping[str, Mapping[str, Any]]": (dict,),
 }
 
+ASKABLE = tuple(name for name, verb in VERBS.items() if verb.kind != "request")
+"""Verbs that may need a second person: all but those by which one decides."""
 BOUNDS = ("max_running", "rate_per_second", "burst", "weight")
 _LARGEST = {"MAX_ATTEMPTS": 32_000, "MAX_LEASE_LOSSES": 32_000}
 
@@ -198,6 +205,8 @@ def _key_problems(key: str, value: Any, *, known: Collection[str]) -> Iterator[P
         yield Problem(key, f"is {value!r}, which cannot be imported", "give it the dotted path of a function")
     elif key == "LIMITS":
         yield from _limit_problems(value)
+    elif key == "TWO_PERSON_VERBS" and (strangers := [name for name in value if name not in ASKABLE]):
+        yield Problem(key, f"names {strangers[0]!r}", f"name verbs of operators: {', '.join(ASKABLE)}")
     elif key == "TASK_MODULES" and not all(isinstance(name, str) and name for name in value):
         yield Problem(key, f"is {value!r}", "give it the names of modules, such as ('tasks',)")
 
@@ -242,8 +251,9 @@ def current() -> Settings:
     for problem in problems(given):
         raise SettingsError(problem.message, problem.hint)
     values = {_FIELDS[key].name: value for key, value in given.items()}
-    if "task_modules" in values:
-        values["task_modules"] = tuple(values["task_modules"])
+    for name in ("task_modules", "two_person_verbs"):
+        if name in values:
+            values[name] = tuple(values[name])
     return Settings(**values)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from django.db import IntegrityError, OperationalError, transaction
 from django.db.transaction import TransactionManagementError
@@ -14,10 +15,12 @@ from .acting import Action as Action
 from .acting import Found, audited, conclude, find_replays
 from .acting import Request as Request
 from .actors import Actor as Actor
+from .approving import ask_for_bulk, decide
 from .exceptions import LONGEST_NAME, JobNotFoundError
 from .protocol import operating
+from .protocol.approving import BULK
 from .protocol.connecting import job_alias
-from .refusals import LimitNameError, ReasonMissingError, UnknownVerbError
+from .refusals import LimitNameError, ReasonMissingError, UnknownVerbError, VerbParamsError
 from .states import FINAL, Outcome
 from .verbs import VERBS, Verb
 
@@ -37,6 +40,9 @@ def act(
     wait_seconds: float | None = None,
 ) -> Action:
     """Apply one verb to what the operator saw, or change nothing; write one audit row either way.
+
+    A verb of `TWO_PERSON_VERBS` is `requested` instead, whoever asks and from where: it is done when somebody else,
+    who is known by an id, applies `approve` to the request.
 
     `target_id` is a job's id, a queue's name, or of what limits bound the kind and name, as in `tenant:acme`;
     `version_seen` None has seen nothing and changes nothing. Owns
@@ -58,9 +64,14 @@ def act(
     )
     if not request.reason and request.verb.level >= 2:
         raise ReasonMissingError(verb)
+    return perform(request)
+
+
+def perform(request: Request) -> Action:
+    """Do what `act` does with a request whose texts and params were checked."""
     alias = job_alias()
     _refuse_foreign_transaction(alias)
-    if not actor.may(request.verb):
+    if not request.actor.may(request.verb):
         return _audited_alone(alias, request, Outcome.FORBIDDEN)
     try:
         action = _act(alias, request)
@@ -70,8 +81,31 @@ def act(
         return _audited_alone(alias, request, Outcome.BUSY)
     except IntegrityError as error:
         return _met_another(alias, request, error)
-    tell(alias, request, action)
+    tell(alias, *(action.done or (request, action)))
     return action
+
+
+def ask_to_start(
+    id: UUID, verb: str, *, actor: Actor, reason: str, ticket: str = "", params: Mapping[str, Any] | None = None
+) -> Action:
+    """Have a frozen bulk action of a verb of `TWO_PERSON_VERBS` wait for a second person.
+
+    It is `requested`, or `replayed` where somebody has asked before and nobody decided. Owns its transaction.
+    """
+    request = Request(
+        verb=_verb(verb),
+        target_id=str(id),
+        version_seen=None,
+        actor=replace(actor, name=operating.text(actor.name)),
+        reason=operating.text(reason),
+        ticket=operating.text(ticket),
+        params=params or {},
+        kind=BULK,
+    )
+    alias = job_alias()
+    with transaction.atomic(using=alias, durable=True):
+        operating.begin(alias, lock_timeout_seconds=conf.current().lock_timeout_seconds)
+        return ask_for_bulk(alias, request)
 
 
 def act_on_locked(alias: str, requests: Sequence[Request]) -> list[Action]:
@@ -136,6 +170,8 @@ def _target(verb: Verb, target_id: int | str) -> int | str:
     try:
         return int(target_id)
     except ValueError:
+        if verb.kind == "request":
+            raise VerbParamsError(verb.name, "target", "is no number: give that of the request") from None
         raise JobNotFoundError(target_id) from None
 
 
@@ -158,7 +194,7 @@ def _act(alias: str, request: Request) -> Action:
         operating.begin(alias, lock_timeout_seconds=request.wait_seconds or conf.current().lock_timeout_seconds)
         facts = operating.lock_target(alias, request.verb.kind, request.target_id)
         replays = find_replays(alias, [request])
-        return conclude(alias, [Found(request, facts, replays.get(request.idempotency_key or ""))])[0]
+        return decide(alias, Found(request, facts, replays.get(request.idempotency_key or "")))
 
 
 def _replayed_elsewhere(alias: str, request: Request) -> Action:

@@ -134,6 +134,8 @@ class Outcome(StrEnum):
     BUSY = "busy"
     REPLAYED = "replayed"
     FORBIDDEN = "forbidden"
+    REQUESTED = "requested"
+    """It waits until a second person approves it."""
 
 
 class By(StrEnum):

@@ -13,11 +13,12 @@ from django.utils.translation import ngettext
 from . import verb_params as given_as
 from .exceptions import LONGEST_NAME
 from .refusals import VerbParamsError
-from .states import FINAL, LIMIT_KINDS, WAITING, Recovery, Stage, State
+from .states import FINAL, LIMIT_KINDS, WAITING, Outcome, Recovery, Stage, State
 from .verb_params import LONGEST_PAUSE_SECONDS, Params
 
 ACTIVE, PAUSED = "active", "paused"
 """States of a queue, and of a row of limits."""
+APPROVE = "approve"
 NUMBERS = ("for_seconds", "delay_seconds", "priority")
 """Params that are numbers."""
 LEVEL_OF_MANY = 2
@@ -152,6 +153,8 @@ VERBS: dict[str, Verb] = {
         Verb("set_limit", "limit", "operate_limit", _TOGETHER, params=given_as.limiting),
         Verb("set_rate", "limit", "operate_limit", _TOGETHER, params=given_as.rating),
         Verb("set_weight", "limit", "operate_limit", _TOGETHER, params=given_as.weighing, limits=("tenant",)),
+        Verb(APPROVE, "request", "approve_action", ("waiting",), level=3),
+        Verb("decline", "request", "approve_action", ("waiting",), level=3),
         Verb("pause_jobs", "limit", "operate_limit", (ACTIVE,), params=given_as.pausing, limits=_NOT_QUEUES),
         Verb("resume_jobs", "limit", "operate_limit", (PAUSED,), limits=_NOT_QUEUES),
     )
@@ -169,12 +172,15 @@ def why_not(
     stage: str = Stage.NOT_CALLED,
     recovery: str = Recovery.UNDECLARED,
     bounds: str | None = None,
+    barred: str | None = None,
     words: Callable[[str], Any] = str,
 ) -> str | None:
     """Return in words why a verb is not offered on a target; None when it is.
 
-    `bounds` is a limit's kind; `words` says what states are called.
+    `bounds` is a limit's kind; `barred` a word of `why_barred`; `words` says what states are called.
     """
+    if barred is not None and verb.name == APPROVE and state in verb.states:
+        return why_barred(barred)
     if bounds is not None and bounds not in verb.limits:
         return _("Only tenants take turns.") if verb.name == "set_weight" else _("A queue is paused on its own page.")
     if state not in verb.states:
@@ -197,6 +203,38 @@ def why_not(
     if verb.name == "ask_again" and (recovery != Recovery.PROBE or not unknown_effects):
         return _("Nobody can be asked: its task has no probe, or none of its effects is unknown.")
     return None
+
+
+def bar(*, is_expired: bool, asked_by: tuple[str | None, str], by: tuple[str | None, str]) -> str | None:
+    """Return what keeps somebody, an id and a name, from approving what another one asked for; None if nothing does."""
+    if is_expired:
+        return "expired"
+    if by[0] is None:
+        return "nameless"
+    return "own" if by[0] == asked_by[0] or by[1].lower() == asked_by[1].lower() else None
+
+
+def why_barred(barred: str) -> str:
+    """Return in words what keeps somebody from approving a request."""
+    match barred:
+        case "expired":
+            return _("It has expired: it must be asked for again.")
+        case "nameless":
+            return _("From a command line nobody can approve: nothing shows who it is. Approve it in the console.")
+        case "own":
+            return _("You asked for it yourself: somebody else has to approve it.")
+    return _("What it is about has changed since: it can only be declined, and asked for again.")
+
+
+def why_not_decided(verb: Verb, facts: Mapping[str, Any], id: str | None, name: str) -> str | None:
+    """Return in words why a request was not approved or declined, from the facts of its locked row."""
+    barred = bar(is_expired=facts["is_expired"], asked_by=(facts["asked_by_id"], facts["asked_by"]), by=(id, name))
+    return why_not(verb, facts["state"], barred=barred)
+
+
+def why_stale(outcome: Outcome, why: str | None) -> str | None:
+    """Return in words why what was asked for could not be done on its approval."""
+    return why_barred("changed") if outcome in (Outcome.CHANGED, Outcome.GONE) else why
 
 
 def why_refused(verb: Verb, facts: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:

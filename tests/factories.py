@@ -11,6 +11,7 @@ from django.db.models import Func, Value
 from django.db.models.functions import Now
 
 from pgqueue.models import (
+    ApprovalRequest,
     Attempt,
     BulkAction,
     BulkItem,
@@ -364,6 +365,31 @@ class BulkItemFactory(RowFactory):
 
     version_seen = 3
     position = factory.Sequence(lambda n: n + 1)
+
+
+class ApprovalRequestFactory(RowFactory):
+    """A requeue of a dead job that waits for a second person; traits of `about` give the job another shape."""
+
+    class Meta:
+        model = ApprovalRequest
+        exclude = ("about",)
+
+    class Params:
+        declined = factory.Trait(state="declined", version=2, decided_by="bob")
+        expired = factory.Trait(expires_at=factory.LazyFunction(lambda: from_now(-1)))
+
+    about = factory.SubFactory(JobFactory, dead=True)
+    created_at = factory.LazyFunction(lambda: from_now(-60))
+    expires_at = factory.LazyFunction(lambda: from_now(3600))
+    verb = "requeue"
+    target_kind = "job"
+    target_id = factory.LazyAttribute(lambda request: str(request.about.pk))
+    version_seen = factory.LazyAttribute(lambda request: request.about.version)
+    queue = "default"
+    task = TASK
+    asked_by_id = "0"
+    asked_by = "carol"
+    reason = "the card works again"
 
 
 class MinuteStatFactory(RowFactory):

@@ -20,6 +20,7 @@ from pgqueue.protocol.inserting import NewJob, Spent, insert, insert_many, inser
 from pgqueue.protocol.settling import Ending, EndingKind, settle
 from pgqueue.states import Lane, Outcome, State
 from tests.factories import (
+    ApprovalRequestFactory,
     AttemptFactory,
     BulkActionFactory,
     BulkItemFactory,
@@ -86,6 +87,7 @@ REFUSED = [
     refused("pgqueue_job_unknown_staged", JobFactory, succeeded=True, stage="outcome_unknown"),
     refused("pgqueue_effect_stage_known", EffectFactory, stage="called"),
     refused("pgqueue_bulk_state_known", BulkActionFactory, state="paused"),
+    refused("pgqueue_approval_state_known", ApprovalRequestFactory, state="expired"),
     refused("pgqueue_effect_called_dated", EffectFactory, called_at=None),
     refused("pgqueue_effect_called_dated", EffectFactory, stage="not_called"),
 ]
@@ -100,6 +102,7 @@ TWICE = [
     refused("pgqueue_effect_once", EffectFactory, job_id=7, name="sms"),
     refused("pgqueue_probe_once", ProbeFactory, job_id=7, fence=5),
     refused("pgqueue_action_once", OperatorActionFactory, idempotency_key="once"),
+    refused("pgqueue_approval_once", ApprovalRequestFactory, idempotency_key="once"),
     refused("pgqueue_bulkitem_once", BulkItemFactory, bulk_id="00000000-0000-0000-0000-000000000007", job_id=7),
     refused("pgqueue_minutestat_once", MinuteStatFactory, minute=datetime(2026, 1, 1, tzinfo=UTC)),
 ]

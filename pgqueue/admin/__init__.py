@@ -2,8 +2,9 @@
 
 from django.contrib import admin
 
-from ..models import BulkAction, Job, Limit, OperatorAction, Overview, Queue, Reconcile, Worker
+from ..models import ApprovalRequest, BulkAction, Job, Limit, OperatorAction, Overview, Queue, Reconcile, Worker
 from . import checks as checks
+from .approvals import ApprovalRequestAdmin
 from .audit import OperatorActionAdmin
 from .bulkactions import BulkActionAdmin
 from .inbox import ReconcileAdmin
@@ -20,9 +21,11 @@ admin.site.register(Limit, LimitAdmin)
 admin.site.register(Reconcile, ReconcileAdmin)
 admin.site.register(Worker, WorkerAdmin)
 admin.site.register(BulkAction, BulkActionAdmin)
+admin.site.register(ApprovalRequest, ApprovalRequestAdmin)
 admin.site.register(OperatorAction, OperatorActionAdmin)
 
 __all__ = [
+    "ApprovalRequestAdmin",
     "BulkActionAdmin",
     "JobAdmin",
     "LimitAdmin",

@@ -7,13 +7,13 @@ from typing import Any
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Job, Limit, OperatorAction, Queue
+from ..models import ApprovalRequest, BulkAction, Job, Limit, OperatorAction, Queue
 from .exports import ExportedAdmin
 from .keyset import Order
 from .marks import both, text_of
 from .words import NOTHING, instant_of, outcome_words, state_words, verb_words
 
-TARGETS = {"job": Job, "queue": Queue, "limit": Limit}
+TARGETS = {"job": Job, "queue": Queue, "limit": Limit, "bulk": BulkAction, "request": ApprovalRequest}
 
 
 class OperatorActionAdmin(ExportedAdmin):

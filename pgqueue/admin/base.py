@@ -31,7 +31,9 @@ from ..protocol.viewing import read_only, took_too_long
 from .keyset import SORT, KeysetChangeList, Order
 
 READING = ("GET", "HEAD")
-NAVIGATION = ("overview", "queue", "limit", "job", "reconcile", "worker", "bulkaction", "operatoraction")
+NAVIGATION = (
+    *("overview", "queue", "limit", "job", "reconcile", "worker", "bulkaction", "approvalrequest", "operatoraction"),
+)
 """Models of the navigation bar, in its order."""
 
 

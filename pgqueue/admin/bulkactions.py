@@ -26,13 +26,14 @@ from django.utils.translation import gettext_lazy, ngettext
 from .. import conf
 from ..bulk import MOST_AT_ONCE, freeze, hint, run_some, start, stop
 from ..models import BulkAction, BulkItem, Job, Queue, Worker
-from ..operations import Actor
+from ..operations import Actor, ask_to_start
 from ..protocol import freezing
 from ..protocol.connecting import job_alias
 from ..protocol.operating import text
 from ..states import Outcome
 from ..verbs import VERBS, why_not
-from .base import READING, ReadOnlyAdmin
+from .asking import AskedForAdmin, waiting_lines
+from .base import READING
 from .bulk import may_bulk
 from .inputs import LARGEST_SPREAD_MINUTES
 from .keyset import Order
@@ -51,8 +52,10 @@ TYPED_FROM = 500
 STEPS = ("run", "stop", "again")
 
 
-class BulkActionAdmin(ReadOnlyAdmin):
+class BulkActionAdmin(AskedForAdmin):
     """Frozen sets, newest first; each page is preview, progress and result in one."""
+
+    target_kind = "bulk"
 
     orders = {"newest": (gettext_lazy("newest"), Order(("-created_at", "-id")))}
     ordering = ("-created_at", "-id")
@@ -138,6 +141,8 @@ class BulkActionAdmin(ReadOnlyAdmin):
         done = sum(counted.values())
         return {
             "bulk": bulk,
+            "waiting_requests": waiting_lines(self, bulk) if bulk.state == "frozen" else [],
+            "needs_approval": bulk.state == "frozen" and bulk.verb in conf.current().two_person_verbs,
             "label": VERB_LABELS[bulk.verb],
             "consequence": CONSEQUENCES[bulk.verb],
             "standing": STATES.get(bulk.state, bulk.state),
@@ -196,14 +201,17 @@ class BulkActionAdmin(ReadOnlyAdmin):
         problem = self._problem(request, bulk, actor)
         if problem:
             return self._page(request, bulk, problem)
-        minutes = request.POST.get("spread", "") or "0"
-        start(
-            bulk.pk,
-            actor=actor,
-            reason=request.POST["reason"],
-            ticket=request.POST.get("ticket", ""),
-            spread_seconds=int(minutes) * 60,
-        )
+        given: dict[str, Any] = {
+            "actor": actor,
+            "reason": request.POST["reason"],
+            "ticket": request.POST.get("ticket", ""),
+        }
+        spread_seconds = int(request.POST.get("spread", "") or "0") * 60
+        if bulk.verb in conf.current().two_person_verbs:
+            ask_to_start(bulk.pk, bulk.verb, **given, params={"spread_seconds": spread_seconds})
+            messages.info(request, _("Asked for. Nothing is done before somebody else approves it."))
+            return self._back(bulk)
+        start(bulk.pk, **given, spread_seconds=spread_seconds)
         with suppress(DatabaseError), transaction.atomic():
             self.log_change(request, bulk, str(VERB_LABELS[bulk.verb]))
         if bulk.size <= MOST_AT_ONCE:
@@ -230,11 +238,8 @@ class BulkActionAdmin(ReadOnlyAdmin):
         return ""
 
     def _stop(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:
-        told = (
-            _("Stopped: rows without an outcome stay as they are.")
-            if stop(bulk.pk, actor=actor)
-            else _("It does not run.")
-        )
+        stopped = stop(bulk.pk, actor=actor)
+        told = _("Stopped: rows without an outcome stay as they are.") if stopped else _("It does not run.")
         messages.info(request, told)
         return self._back(bulk)
 

@@ -18,7 +18,7 @@ from ..operations import Actor
 from ..protocol.connecting import job_alias
 from ..states import Outcome
 from ..verbs import Verb, why_not
-from .base import ReadOnlyAdmin
+from .asking import AskedForAdmin
 from .inputs import shown_inputs
 from .seen import Seen
 from .words import CONSEQUENCES, VERB_LABELS, instant, state_in_full, state_words, verb_words
@@ -35,10 +35,9 @@ Facts = list[tuple[Any, Any]]
 """Label and value."""
 
 
-class ConfirmPages(ReadOnlyAdmin):
+class ConfirmPages(AskedForAdmin):
     """An admin that can say what decides about its objects; subclasses say which kind of target they show."""
 
-    target_kind: str
     words = staticmethod(state_words)
     """What the target's states are called."""
     in_full = staticmethod(state_in_full)
@@ -116,6 +115,7 @@ class ConfirmPages(ReadOnlyAdmin):
             "list_url": self.list_url(request),
             "keeps_text": request.method == "POST" and status != HTTPStatus.FORBIDDEN,
             "inputs": [],
+            "needs_approval": verb.name in conf.current().two_person_verbs,
             "needs_reason": verb.level >= REASONED_LEVEL,
             "reason": request.POST.get("reason", ""),
             "ticket": request.POST.get("ticket", ""),
@@ -124,7 +124,7 @@ class ConfirmPages(ReadOnlyAdmin):
             context |= self._facts_context(request, verb, target, obj, seen)
             context["inputs"] = shown_inputs(verb.name, request.POST, self.effects_in_question(verb, obj))
             usable = status in USABLE and context["refusal"] is None
-            context["token"] = self._token(request, verb, target, obj, seen) if usable else ""
+            context["token"] = self._token(request, verb, target, obj, seen, context["facts"]) if usable else ""
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/pgqueue/confirm.html", context, status=status)
 
@@ -159,9 +159,11 @@ class ConfirmPages(ReadOnlyAdmin):
         label = verb_words(action.verb)
         return {"action": action, "label": label, "entry": self.link(OperatorAction, action.pk, _("audit entry"))}
 
-    def _token(self, request: HttpRequest, verb: Verb, target: str, obj: Any, seen: Seen | None) -> str:
+    def _token(
+        self, request: HttpRequest, verb: Verb, target: str, obj: Any, seen: Seen | None, shown: list[Any]
+    ) -> str:
         """Sign what the page shows; a page that only lacks a reason keeps its token, and so its age."""
         if seen is not None:
             return request.POST["seen"]
-        facts = [str(value) for _label, value in self.facts_of(obj)]
+        facts = [now for _label, now, _was in shown]
         return Seen(str(request.user.pk), verb.name, target, obj.version, facts, uuid.uuid4().hex).sign()

@@ -7,7 +7,7 @@ from django.utils.translation import ngettext
 
 from ..protocol import surveying
 from ..protocol.surveying import Live, Silent
-from .words import span
+from .words import span, verb_words
 
 
 def capped(number: int, *, more: bool = False) -> str:
@@ -56,6 +56,27 @@ def unknown_words(live: Live) -> str:
             "%(number)d job has an unknown outcome, for %(age)s (%(task)s #%(id)s).",
             "%(number)d jobs have an unknown outcome, the oldest for %(age)s (%(task)s #%(id)s).",
             live.unknown,
+        )
+        % facts
+    )
+
+
+def asked_words(live: Live) -> str:
+    """Say how many requests wait for approval, and which one for longest."""
+    oldest = live.asked_for[0]
+    facts = {
+        "number": len(live.asked_for),
+        "age": span(oldest["seconds"]),
+        "verb": verb_words(oldest["verb"]),
+        "target": f"{oldest['kind']} {oldest['target']}",
+        "who": oldest["by"],
+    }
+    return (
+        ngettext(
+            "%(number)d request waits for approval, for %(age)s (%(verb)s, %(target)s, asked for by %(who)s).",
+            "%(number)d requests wait for approval, the oldest for %(age)s (%(verb)s, %(target)s, asked for by "
+            "%(who)s).",
+            len(live.asked_for),
         )
         % facts
     )

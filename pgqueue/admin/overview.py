@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ..models import BulkAction, Job, OperatorAction, Queue, Reconcile, Worker
+from ..models import ApprovalRequest, BulkAction, Job, OperatorAction, Queue, Reconcile, Worker
 from ..protocol.connecting import job_alias
 from ..protocol.surveying import COUNTED_AT_MOST
 from ..states import State
@@ -22,7 +22,7 @@ from .base import ReadOnlyAdmin
 from .charts import HEIGHT, MARGIN, STACKED, WIDTH, columns, dots, percentile, points
 from .keyset import Order
 from .marks import beside
-from .needs import capped, no_worker_words, rows_words, silent_words, unknown_words
+from .needs import asked_words, capped, no_worker_words, rows_words, silent_words, unknown_words
 from .survey import RANGES, Survey, bulk_of, collapsed, survey
 from .words import NOTHING, SCHEDULED, STATES, instant, outcome_words, pause_words, span, stamp, verb_words
 
@@ -109,6 +109,8 @@ class OverviewAdmin(ReadOnlyAdmin):
         if live.unknown:
             url = self._list(Reconcile) or self._list(Job, state=State.UNKNOWN.value)
             yield {"sign": "?", "text": unknown_words(live), "url": url}
+        if live.asked_for:
+            yield {"sign": "⚖", "text": asked_words(live), "url": self._list(ApprovalRequest, state="waiting")}
         for queue in live.paused:
             url = self.page_url(Queue, "change", queue["name"]) if self.admin_site.is_registered(Queue) else ""
             yield {"sign": "‖", "text": pause_words(queue), "url": url}
@@ -259,6 +261,7 @@ def _figures(read: Survey) -> dict[str, Any]:
         "waiting_is_capped": live.waiting_is_capped,
         "oldest_ready_seconds": live.oldest_ready_seconds,
         "paused_queues": [queue["name"] for queue in live.paused],
+        "waiting_for_approval": [asked["id"] for asked in live.asked_for],
         "silent_workers": [worker.id for worker in read.silent],
         "failed_within_24h": sum(row[3] for row in read.failures),
     }

@@ -139,9 +139,15 @@ def _of_action(action: OperatorAction) -> Event:
         at=action.created_at,
         kind="operator",
         title=_("%(who)s: %(verb)s, %(outcome)s") % facts,
-        remark=" ".join(filter(None, (action.reason, action.ticket))),
+        remark=" ".join(filter(None, (action.reason, action.ticket, _approval(action)))),
         action_id=action.pk,
     )
+
+
+def _approval(action: OperatorAction) -> str:
+    """Say who approved what another one asked for."""
+    by = action.facts.get("approved_by") if isinstance(action.facts, dict) else None
+    return "" if by is None else _("(approved by %(who)s)") % {"who": by}
 
 
 def _with_waits(events: list[Event]) -> Iterable[Event]:

@@ -23,12 +23,14 @@ from ..protocol.operating import text
 from ..refusals import IdempotencyKeyReusedError
 from ..states import Outcome
 from ..verbs import VERBS, Verb
+from .asking import waiting_lines
 from .base import READING
 from .confirming import REASONED_LEVEL, TYPED_LEVEL, ConfirmPages
 from .inputs import placeholders, read_inputs
 from .seen import Seen
-from .words import CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant
+from .words import ASKED_BEFORE, CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant
 
+DONE = (Outcome.APPLIED, Outcome.REPLAYED, Outcome.REQUESTED)
 STATUSES = {Outcome.GONE: HTTPStatus.GONE, Outcome.FORBIDDEN: HTTPStatus.FORBIDDEN}
 """Of the outcomes that did nothing; the others conflict with what is there now."""
 
@@ -91,6 +93,7 @@ class VerbAdmin(ConfirmPages):
         context["offers"] = sorted(offers, key=lambda offer: offer.why_not is not None)
         context["offered"] = [offer for offer in offers if offer.why_not is None]
         context["refused"] = [offer for offer in offers if offer.why_not is not None]
+        context["waiting_requests"] = waiting_lines(self, obj)
         context["seen_at"] = instant(obj.now)
         return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
 
@@ -148,7 +151,7 @@ class VerbAdmin(ConfirmPages):
         except IdempotencyKeyReusedError:
             error = _("This page was used before, with other values: nothing was done.")
             return self._page(request, verb, target, error=error, status=HTTPStatus.CONFLICT, seen=seen)
-        if action.outcome in (Outcome.APPLIED, Outcome.REPLAYED):
+        if action.outcome in DONE:
             return self._done(request, verb, target, action)
         return self._refuse(request, verb, target, action.outcome, seen, why=action.why or "")
 
@@ -166,7 +169,8 @@ class VerbAdmin(ConfirmPages):
         facts = {"verb": VERB_LABELS[verb.name], "audit_id": entry, "at": instant(at)}
         if action.outcome == Outcome.APPLIED:
             self.note(request, self.shown_as(target, action.facts), VERB_LABELS[verb.name])
-        messages.success(request, format_html(str(OUTCOMES[action.outcome]), **facts))
+        told = OUTCOMES[action.outcome] if action.replay is None or action.request_id is None else ASKED_BEFORE
+        messages.success(request, format_html(str(told), **facts))
         url = self.page_url(self.model, "change", action.new_job_id or target, **self.kept(request))
         return HttpResponseRedirect(url, status=HTTPStatus.SEE_OTHER)
 

@@ -33,6 +33,13 @@ STATES: dict[str, tuple[str, Any]] = {
 
 QUEUE_STATES = {"active": _("active"), "paused": _("paused")}
 
+REQUEST_STATES = {
+    "waiting": _("waits for approval"),
+    "approved": _("approved"),
+    "declined": _("declined"),
+    "expired": _("expired"),
+}
+
 STAGES = {
     Stage.NOT_CALLED: _("not called: no effect was begun"),
     Stage.OUTCOME_UNKNOWN: _("outcome unknown: the request may have been sent"),
@@ -54,6 +61,7 @@ OUTCOME_WORDS = {
     Outcome.BUSY: _("busy, nothing done"),
     Outcome.REPLAYED: _("already done, not done twice"),
     Outcome.FORBIDDEN: _("forbidden, nothing done"),
+    Outcome.REQUESTED: _("asked for, waits for approval"),
 }
 
 VERB_LABELS = {
@@ -87,6 +95,8 @@ VERB_LABELS = {
     "set_weight": _("Set the tenant's weight"),
     "pause_jobs": _("Pause jobs"),
     "resume_jobs": _("Resume jobs"),
+    "approve": _("Approve"),
+    "decline": _("Decline"),
 }
 
 CONSEQUENCES = {
@@ -125,6 +135,8 @@ CONSEQUENCES = {
     "set_weight": _("In its turn among the tenants of a queue, the tenant has so many jobs."),
     "pause_jobs": _("No worker takes such a job any more, until somebody resumes them. Running jobs go on."),
     "resume_jobs": _("Workers take such jobs again."),
+    "approve": _("What was asked for is done now, in the name and words of who asked, if nothing has changed since."),
+    "decline": _("Nothing is done. It can be asked for again."),
 }
 
 OUTCOMES = {
@@ -138,7 +150,11 @@ OUTCOMES = {
     Outcome.GONE: _("It does not exist any more: nothing was done."),
     Outcome.BUSY: _("Somebody else is working on it at this moment: nothing was done. Try again."),
     Outcome.FORBIDDEN: _("You do not have the permission: nothing was done."),
+    Outcome.REQUESTED: _(
+        "{verb}: asked for. Nothing is done before somebody else approves it. Audit entry {audit_id}."
+    ),
 }
+ASKED_BEFORE = _("{verb}: already asked for at {at}, not asked for twice. Audit entry {audit_id}.")
 
 
 TIMES = {
@@ -156,6 +172,11 @@ TIMES = {
 def queue_words(state: str) -> Any:
     """Return what a queue's state is called."""
     return QUEUE_STATES.get(state, state)
+
+
+def request_words(state: str) -> Any:
+    """Return what the state of a request for approval is called."""
+    return REQUEST_STATES.get(state, state)
 
 
 def state_words(state: str) -> Any:

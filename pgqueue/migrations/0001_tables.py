@@ -598,6 +598,53 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="ApprovalRequest",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("created_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField()),
+                ("decided_at", models.DateTimeField(null=True)),
+                ("version", models.BigIntegerField(default=1)),
+                ("version_seen", models.BigIntegerField(null=True)),
+                ("state", models.TextField(default="waiting")),
+                ("verb", models.TextField()),
+                ("target_kind", models.TextField()),
+                ("target_id", models.TextField()),
+                ("queue", models.TextField(null=True)),
+                ("task", models.TextField(null=True)),
+                ("asked_by_id", models.TextField(null=True)),
+                ("asked_by", models.TextField()),
+                ("decided_by", models.TextField(null=True)),
+                ("reason", models.TextField()),
+                ("ticket", models.TextField(blank=True, default="")),
+                ("idempotency_key", models.TextField(null=True)),
+                ("params", models.JSONField(default=dict)),
+            ],
+            options={
+                "verbose_name": "approval",
+                "verbose_name_plural": "approvals",
+                "permissions": (("approve_action", "Can approve and decline what others ask for"),),
+                "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(fields=["target_kind", "target_id"], name="pgqueue_approval_target"),
+                    models.Index(
+                        condition=models.Q(("state", "waiting")), fields=["expires_at"], name="pgqueue_approval_waiting"
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("idempotency_key__isnull", False)),
+                        fields=("idempotency_key",),
+                        name="pgqueue_approval_once",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("state__in", ["waiting", "approved", "declined"])),
+                        name="pgqueue_approval_state_known",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="OperatorAction",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),

@@ -84,10 +84,10 @@ def begin(alias: str, *, lock_timeout_seconds: float) -> None:
 def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
     """Lock a job, a queue or a row of limits and return its facts; None when it is gone.
 
-    What nobody has acted on, but for a job, gets its row first. Raise `django.db.OperationalError` when somebody else
-    holds the row for longer than the bound.
+    A queue or a limit that nobody has acted on gets its row first. Raise `django.db.OperationalError` when somebody
+    else holds the row for longer than the bound.
     """
-    if kind != "job":
+    if kind in ("queue", "limit"):
         _execute(alias, f"ensure_{kind}", {"id": id})
     rows = _execute(alias, f"lock_{kind}", {"id": id if isinstance(id, str) else bigint(id)})
     if not rows:
@@ -140,9 +140,9 @@ def _changed(alias: str, changes: dict[Any, Change]) -> dict[Any, Change]:
 
 
 def is_spent_key(error: IntegrityError) -> bool:
-    """Say whether an audit row was refused because its idempotency key had been applied meanwhile."""
+    """Say whether a row was refused because its idempotency key had been applied, or asked with, meanwhile."""
     diag = getattr(error.__cause__, "diag", None)
-    return getattr(diag, "constraint_name", None) == "pgqueue_action_once"
+    return getattr(diag, "constraint_name", None) in ("pgqueue_action_once", "pgqueue_approval_once")
 
 
 def is_unique_key(error: IntegrityError) -> bool:

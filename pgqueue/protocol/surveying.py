@@ -44,6 +44,8 @@ class Live:
     held: int
     paused: list[dict[str, Any]]
     """Paused queues: name, by, reason, seconds since, left_seconds (None: no end)."""
+    asked_for: list[dict[str, Any]]
+    """What waits for approval and can still be approved: id, verb, kind, target, by, seconds; the oldest first."""
     slots: int
     table_rows: int | None
     """Exact unless above `COUNTED_AT_MOST`; None where the table is too large to count."""
@@ -88,7 +90,9 @@ def live(alias: str) -> Live:
         row = dict(zip([column.name for column in cursor.description], cursor.fetchone(), strict=True))
     # Django hands out JSON as text.
     alone = None if row["alone"] is None else json.loads(row["alone"])
-    return Live(**{**row, "paused": json.loads(row["paused"]), "alone": alone})
+    return Live(
+        **{**row, "paused": json.loads(row["paused"]), "asked_for": json.loads(row["asked_for"]), "alone": alone}
+    )
 
 
 def by_queue(alias: str) -> dict[str, dict[str, tuple[int, float]]]:

@@ -81,6 +81,25 @@ SELECT
             AND (queue.paused_until IS NULL OR queue.paused_until > statement_timestamp())
     ) AS paused,
     (
+        SELECT COALESCE(
+            jsonb_agg(
+                jsonb_build_object(
+                    'id', request.id, 'verb', request.verb, 'kind', request.target_kind, 'target', request.target_id,
+                    'by', request.asked_by,
+                    'seconds', extract(epoch FROM statement_timestamp() - request.created_at)::float8
+                )
+                ORDER BY request.id
+            ),
+            '[]'
+        )
+        FROM pgqueue_approvalrequest AS request
+        LEFT JOIN pgqueue_job AS job
+            ON job.id = CASE WHEN request.target_kind = 'job' THEN request.target_id::bigint END
+        WHERE request.state = 'waiting'
+            AND request.expires_at > statement_timestamp()
+            AND (request.target_kind <> 'job' OR job.version = request.version_seen)
+    ) AS asked_for,
+    (
         SELECT COALESCE(sum(worker.slots), 0)::bigint
         FROM pgqueue_worker AS worker
         WHERE worker.stopped_at IS NULL

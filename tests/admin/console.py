@@ -13,12 +13,17 @@ from django.test import Client
 from django.urls import reverse
 
 from pgqueue.admin.seen import Seen
-from pgqueue.models import Job, Limit, OperatorAction, Queue
+from pgqueue.models import ApprovalRequest, Job, Limit, OperatorAction, Queue
 from pgqueue.verbs import VERBS as ALL_VERBS
-from tests.factories import EffectFactory, JobFactory, LimitFactory, QueueFactory
+from tests.factories import ApprovalRequestFactory, EffectFactory, JobFactory, LimitFactory, QueueFactory
 
-MODELS = {"job": Job, "queue": Queue, "limit": Limit}
-FACTORIES = {"job": JobFactory, "queue": QueueFactory, "limit": LimitFactory}
+MODELS = {"job": Job, "queue": Queue, "limit": Limit, "request": ApprovalRequest}
+FACTORIES = {
+    "job": JobFactory,
+    "queue": QueueFactory,
+    "limit": LimitFactory,
+    "request": ApprovalRequestFactory,
+}
 VERBS = {name: verb for name, verb in ALL_VERBS.items() if verb.kind in MODELS}
 EVERYTHING = (
     *{verb.permission for verb in VERBS.values()},
@@ -27,6 +32,7 @@ EVERYTHING = (
     "view_limit",
     "view_worker",
     "view_bulkaction",
+    "view_approvalrequest",
     "view_overview",
     "view_reconcile",
     "view_operatoraction",
@@ -63,6 +69,7 @@ QUEUE_TABLES = (
     "pgqueue_worker",
     "pgqueue_bulkaction",
     "pgqueue_bulkitem",
+    "pgqueue_approvalrequest",
     "pgqueue_minutestat",
     "pgqueue_operatoraction",
 )
@@ -88,6 +95,8 @@ def client_of(user: User) -> Client:
 
 def make(verb: str, traits: Mapping[str, Any]) -> Any:
     """Return a new target of a verb's kind."""
+    if "about" in traits:
+        traits = {**traits, "about": make("requeue", traits["about"])}
     row = FACTORIES[VERBS[verb].kind](**traits)
     if getattr(row, "unknown_effects", 0):
         EffectFactory(job_id=row.pk, fence=row.fence, past=True)

@@ -27,6 +27,7 @@ from tests.admin.console import (
 )
 from tests.admin.test_verbs import TARGET_TABLES, TARGETS
 from tests.factories import (
+    ApprovalRequestFactory,
     AttemptFactory,
     JobFactory,
     JobPayloadFactory,
@@ -42,6 +43,7 @@ ROWS = {
     "queue": QueueFactory,
     "limit": LimitFactory,
     "worker": WorkerFactory,
+    "approvalrequest": ApprovalRequestFactory,
     "operatoraction": OperatorActionFactory,
 }
 FORM = {"state": "succeeded", "name": "x", "host": "x", "outcome": "x", "reason": "x", "version": "9"}
@@ -109,12 +111,13 @@ def test_no_action_of_the_site_is_offered_or_run(model: str, operator: Client, m
 @pytest.mark.parametrize("method", ["get", "head", "put", "delete"])
 def test_nothing_but_a_post_writes(method: str, operator: Client) -> None:
     job = JobFactory(running=True)
-    rows = [job, QueueFactory(), LimitFactory(), WorkerFactory(), OperatorActionFactory(target_id=str(job.pk))]
+    kinds = {"job": job, "queue": QueueFactory(), "limit": LimitFactory(), "request": ApprovalRequestFactory()}
+    rows = [*kinds.values(), WorkerFactory(), OperatorActionFactory(target_id=str(job.pk))]
     JobPayloadFactory(job_id=job.pk)
     AttemptFactory(job_id=job.pk)
     urls = [page(row, name) for row in rows for name in ("change", "history", "delete")]
     urls += [f"/admin/pgqueue/{model}/" for model in ROWS] + ["/admin/", "/admin/pgqueue/"]
-    urls += [confirm_url(rows[("job", "queue", "limit").index(VERBS[verb].kind)], verb) for verb in VERBS]
+    urls += [confirm_url(kinds[VERBS[verb].kind], verb) for verb in VERBS]
     before = checksums()
     for url in urls:
         assert getattr(operator, method)(url).status_code in (200, 302, 403, 405), url
@@ -145,7 +148,9 @@ def test_each_verb_has_its_own_permission(verb: str) -> None:
     client = client_with("op1", *VIEWS, *others)
     assert client.get(confirm_url(row, verb)).status_code == 403
     assert client.post(confirm_url(row, verb), filled(token_for(client, row, verb), row)).status_code == 403
-    client = client_with("op2", *VIEWS, VERBS[verb].permission)
+    # Whoever approves may do himself what is asked for.
+    needed = {VERBS[verb].permission, *(("requeue_job",) if verb == "approve" else ())}
+    client = client_with("op2", *VIEWS, *needed)
     assert client.post(confirm_url(row, verb), filled(token_for(client, row, verb), row)).status_code == 303
 
 

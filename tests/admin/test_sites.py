@@ -45,7 +45,7 @@ def click_through(client: Client, verb: str, site: str = "admin") -> Any:
     assert (answer.status_code, answer.headers["Location"]) == (303, page(shown, site=site))
     end = client.get(answer.headers["Location"])
     assert "done. Audit entry" in end.text
-    assert audited()[-1][:3] == (verb, str(row.pk), "applied")
+    assert (verb, str(row.pk), "applied") in [told[:3] for told in audited()]
     return end
 
 

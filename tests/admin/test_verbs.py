@@ -12,9 +12,9 @@ from django.db.models import F
 from django.test import Client
 
 from pgqueue.admin.seen import CONFIRM_SECONDS
-from pgqueue.admin.words import stage_words, state_in_full, state_words
-from pgqueue.models import Job, OperatorAction
-from pgqueue.states import Outcome
+from pgqueue.admin.words import REQUEST_STATES, stage_words, state_in_full, state_words
+from pgqueue.models import ApprovalRequest, Job, OperatorAction
+from pgqueue.states import Outcome, State
 from tests.admin.conftest import VIEWS
 from tests.admin.console import (
     AUDIT,
@@ -34,6 +34,7 @@ from tests.admin.console import (
 from tests.factories import JobFactory
 
 pytestmark = pytest.mark.django_db
+STATE_WORDS = {state: state_words(state) for state in State}
 TARGET_TABLES = tuple(table for table in QUEUE_TABLES if table != AUDIT and "bulk" not in table)
 
 UNKNOWN: dict[str, dict[str, Any]] = {
@@ -128,6 +129,13 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
     "resume_jobs": {"applied": {"paused": True}, "refused_state": {}},
     "pause_queue": {"applied": {}, "refused_state": {"paused": True}},
     "resume_queue": {"applied": {"paused": True}, "refused_state": {}},
+    "approve": {
+        "applied": {},
+        "refused_running": {"about": {"running": True}},
+        "refused_unknown": {"about": {"unknown": True}},
+        "refused_state": {"declined": True},
+    },
+    "decline": {"applied": {}, "refused_state": {"declined": True}},
 }
 """Of each verb a target that it applies to, and one for each refusal, as traits of the factory."""
 
@@ -143,12 +151,16 @@ NEVER = {
         for why in ("running", "unknown")
     ),
     *((verb, "refused_state") for verb in ("set_limit", "set_rate", "set_weight")),
+    *(("decline", f"refused_{why}") for why in ("running", "unknown")),
 }
 """Refusals that a verb cannot give: it is for running jobs, or a queue or a limit has no such state."""
 
 REFUSALS = ("refused_running", "refused_unknown", "refused_state")
-SITUATIONS = ("changed", "gone", "busy", "replayed", "forbidden", "expired", "foreign_user", "foreign_verb", "forged")
-STATUSES = {"applied": 303, "replayed": 303, "gone": 410, "forbidden": 403}
+SITUATIONS = (
+    *("changed", "gone", "busy", "replayed", "forbidden", "requested"),
+    *("expired", "foreign_user", "foreign_verb", "forged"),
+)
+STATUSES = {"applied": 303, "replayed": 303, "requested": 303, "gone": 410, "forbidden": 403}
 UNAUDITED = ("expired", "foreign_user", "foreign_verb", "forged")
 COMMITTING = pytest.mark.django_db(transaction=True)
 
@@ -166,7 +178,7 @@ def test_a_post_answers_what_the_target_allows(verb: str, outcome: str, operator
     row = make(verb, TARGETS[verb][outcome])
     before = checksums(*TARGET_TABLES)
     answer = operator.post(confirm_url(row, verb), filled(token_for(operator, row, verb), row))
-    assert audited() == [(verb, str(row.pk), outcome, REASON)]
+    assert audited() == [(verb, str(row.pk), outcome, REASON), *done_by_approval(verb, row, outcome)]
     if outcome == "applied":
         shown = Job.objects.latest("id") if verb == "clone" else row
         assert (answer.status_code, answer.headers["Location"]) == (303, page(shown))
@@ -174,11 +186,16 @@ def test_a_post_answers_what_the_target_allows(verb: str, outcome: str, operator
         return
     assert_nothing_was_done(answer, outcome, before)
     shown = unescape(answer.text)
-    assert (
-        str(state_words(row.state)) in shown
-        if VERBS[verb].kind == "job"
-        else "active" in answer.text or "paused" in answer.text
-    )
+    if VERBS[verb].kind in ("queue", "limit"):
+        assert "active" in shown or "paused" in shown
+    else:
+        assert str({**STATE_WORDS, **REQUEST_STATES}[row.state]) in shown
+
+
+def done_by_approval(verb: str, row: Any, outcome: str) -> list[tuple[str, str, str, str]]:
+    """Return what else is on record: what was asked for is done in the name and the words of who asked."""
+    is_done = (verb, outcome) == ("approve", "applied")
+    return [(row.verb, row.target_id, "applied", row.reason)] if is_done else []
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -203,13 +220,17 @@ def test_a_post_answers_what_happened_meanwhile(
         case "gone":
             type(row).objects.filter(pk=row.pk).delete()
             # A queue or a limit without a row is an active one of version 0.
-            expected = "gone" if VERBS[verb].kind == "job" else "changed"
+            expected = "gone" if VERBS[verb].kind in ("job", "request") else "changed"
         case "busy":
             lock(request.getfixturevalue("open_connection")(), row)
         case "replayed":
             client.post(confirm_url(row, verb), filled(token, row))
         case "forbidden":
             client = client_with("viewer", *VIEWS)
+        case "requested":
+            if VERBS[verb].kind == "request":
+                pytest.skip("whoever decides about a request is the second person")
+            settings.PGQUEUE = {"TWO_PERSON_VERBS": [verb]}
         case "expired":
             pass_time(monkeypatch, CONFIRM_SECONDS + 60)
         case "foreign_user":
@@ -223,8 +244,12 @@ def test_a_post_answers_what_happened_meanwhile(
     answer = client.post(confirm_url(row, verb), filled(token, row))
 
     rows = [(verb, str(row.pk), expected, REASON)]
+    if situation == "requested":
+        asked = ApprovalRequest.objects.get()
+        assert (asked.verb, asked.target_id, asked.version_seen) == (verb, str(row.pk), row.version)
+        before["pgqueue_approvalrequest"] = checksums("pgqueue_approvalrequest")["pgqueue_approvalrequest"]
     if situation == "replayed":
-        rows.insert(0, (verb, str(row.pk), "applied", REASON))
+        rows = [(verb, str(row.pk), "applied", REASON), *done_by_approval(verb, row, "applied"), *rows]
         assert (answer.status_code, answer.headers["Location"]) == (303, page(row))
         shown = client.get(page(row)).text
         assert "already done at" in shown

@@ -3,13 +3,14 @@
 from django.contrib import admin
 from django.urls import path
 
-from pgqueue.admin import JobAdmin, LimitAdmin, OperatorActionAdmin, QueueAdmin, WorkerAdmin
-from pgqueue.models import Job, Limit, OperatorAction, Queue, Worker
+from pgqueue.admin import ApprovalRequestAdmin, JobAdmin, LimitAdmin, OperatorActionAdmin, QueueAdmin, WorkerAdmin
+from pgqueue.models import ApprovalRequest, Job, Limit, OperatorAction, Queue, Worker
 
 office = admin.AdminSite(name="office")
 office.register(Job, JobAdmin)
 office.register(Queue, QueueAdmin)
 office.register(Limit, LimitAdmin)
+office.register(ApprovalRequest, ApprovalRequestAdmin)
 office.register(Worker, WorkerAdmin)
 office.register(OperatorAction, OperatorActionAdmin)
 

@@ -11,7 +11,7 @@ from django.db import DatabaseError, connection, transaction
 from pgqueue.exceptions import LeaseLostError, OutcomeUnknownError
 from pgqueue.models import Effect, Job, Limit, OperatorAction
 from pgqueue.operations import Actor, act
-from pgqueue.protocol import freezing, operating
+from pgqueue.protocol import approving, freezing, operating
 from pgqueue.protocol.claiming import Lease
 from pgqueue.protocol.deciding import keep_evidence
 from pgqueue.protocol.effects import Call, open_effect
@@ -593,7 +593,7 @@ MANY = {verb.statement or verb.name for verb in VERBS.values() if verb.takes_man
 
 def change(verb, row, **changes):
     params = {"id": row.pk, "version_seen": row.version, "actor_name": "ada", "reason": "why", "for_seconds": None}
-    params |= BOUNDS
+    params |= {**BOUNDS, "actor_id": ADA.id}
     params |= {"delay_seconds": 0.0, "priority": 7, "queue": "other"}
     if verb == "break_lease":
         params |= {
@@ -744,6 +744,23 @@ def key_is_applied_once(sessions):
     except DatabaseError:
         return
     raise AssertionError("one key was applied twice")
+
+
+ASKED = {
+    **dict.fromkeys(("version_seen", "queue", "task", "actor_id")),
+    **{"valid_seconds": 60.0, "verb": "hold", "target_kind": "job", "target_id": "1", "actor_name": "ada"},
+    **{"reason": "why", "ticket": "", "params": {}, "idempotency_key": "once"},
+}
+
+
+def key_asks_once(sessions):
+    approving.ask("default", ASKED)
+    try:
+        with transaction.atomic():
+            approving.ask("default", ASKED)
+    except DatabaseError:
+        return
+    raise AssertionError("one key asked twice")
 
 
 def key_is_spent_once(sessions):

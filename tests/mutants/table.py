@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgqueue.states import Lane, Recovery, Stage, State
-from tests.factories import JobFactory, LimitFactory, QueueFactory, from_now
+from tests.factories import ApprovalRequestFactory, JobFactory, LimitFactory, QueueFactory, from_now
 from tests.mutants import scenarios as s
 from tests.mutants.mutating import Mutant
 
@@ -576,6 +576,68 @@ LIMIT_VERBS = [
     Mutant("forget_limits", "not declared", cut("AND id <> ALL (%(ids)s::text[])"), s.what_is_declared_is_kept),
 ]
 
+REQUEST_VERBS = [
+    mutant
+    for verb in ("approve", "decline")
+    for mutant in (
+        Mutant(
+            verb,
+            "id",
+            cut("request.id = %(id)s::bigint AND"),
+            s.only_the_target_changes(verb, ApprovalRequestFactory, {}),
+        ),
+        Mutant(
+            verb,
+            "version seen",
+            cut("AND request.version = %(version_seen)s::bigint"),
+            s.refused(verb, ApprovalRequestFactory, {}, version_seen=99),
+        ),
+        Mutant(
+            verb,
+            "state",
+            cut("AND request.state = 'waiting'"),
+            s.refused(verb, ApprovalRequestFactory, {"declined": True}),
+        ),
+        Mutant(
+            "lock_request",
+            f"{verb}: under the row's lock",
+            cut("FOR NO KEY UPDATE"),
+            s.verb_decides_under_the_lock(verb, ApprovalRequestFactory, {}, "pgqueue_approvalrequest"),
+        ),
+    )
+] + [
+    Mutant(
+        "approve",
+        "not expired",
+        cut("AND request.expires_at > statement_timestamp()"),
+        s.refused("approve", ApprovalRequestFactory, {"expired": True}),
+    ),
+    Mutant(
+        "approve",
+        "the approver is known",
+        cut("AND %(actor_id)s::text IS NOT NULL"),
+        s.refused("approve", ApprovalRequestFactory, {}, actor_id=None),
+    ),
+    Mutant(
+        "approve",
+        "asked for by somebody else",
+        cut("request.asked_by_id IS DISTINCT FROM %(actor_id)s::text AND", "%(actor_id)s::text IS NOT NULL AND"),
+        s.refused("approve", ApprovalRequestFactory, {"asked_by_id": "1"}),
+    ),
+    Mutant(
+        "approve",
+        "asked for by somebody else",
+        cut("AND lower(request.asked_by) <> lower(%(actor_name)s::text)", "AND %(actor_name)s::text IS NOT NULL"),
+        s.refused("approve", ApprovalRequestFactory, {"asked_by": "Ada"}),
+    ),
+    Mutant(
+        "ask_for_approval",
+        "an idempotency key asks once (unique index)",
+        cut("%(idempotency_key)s::text )", "%(idempotency_key)s::text || random() )"),
+        s.key_asks_once,
+    ),
+]
+
 FURTHER_GUARDS = [
     Mutant(
         verb,
@@ -731,7 +793,7 @@ PRUNING = [
 ]
 
 MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *PRUNING]
-MUTANTS += FURTHER_GUARDS
+MUTANTS += [*REQUEST_VERBS, *FURTHER_GUARDS]
 RACING = {
     s.pruning_passes_over_a_lock,
     *s.CLAIMS_PASS_OVER_A_LOCK,

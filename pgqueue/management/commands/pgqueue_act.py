@@ -17,6 +17,8 @@ from ...verbs import VERBS
 
 NOT_DONE = 3
 """Exit status when nothing was done because the target did not allow it, or had changed."""
+REQUESTED = 4
+"""Exit status when nothing is done before a second person approves it."""
 
 PARAMS = (
     *("for_seconds", "max_running", "rate_per_second", "burst", "weight"),
@@ -28,7 +30,10 @@ PARAMS = (
 class Command(BaseCommand):
     """Arguments, then one call."""
 
-    help = "Act on a job, a queue or a limit. Exit status 0: applied, or applied before; 3: nothing was done."
+    help = (
+        "Act on a job, a queue or a limit. Exit status 0: applied, or applied before; 3: nothing was done; "
+        "4: it waits for a second person's approval."
+    )
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Let `--version` be the target's: every command has one of Django's own, and two are an error."""
@@ -83,6 +88,8 @@ class Command(BaseCommand):
         except (PGQueueError, ValueError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(_told(action))
+        if action.request_id is not None:
+            raise CommandError("Nothing is done before somebody else approves it.", returncode=REQUESTED)
         if action.outcome not in (Outcome.APPLIED, Outcome.REPLAYED):
             raise CommandError("Nothing was done.", returncode=NOT_DONE)
 
@@ -116,6 +123,8 @@ def _told(action: Action) -> str:
         parts.append(f"now={action.state_after} version={action.version_after}")
     if action.new_job_id is not None:
         parts.append(f"new_job={action.new_job_id}")
+    if action.request_id is not None:
+        parts.append(f"request={action.request_id}")
     if action.why is not None:
         parts.append(f"why={action.why!r}")
     if action.replay is not None:

@@ -19,6 +19,7 @@ VIEWS = (
     "view_reconcile",
     "view_worker",
     "view_bulkaction",
+    "view_approvalrequest",
     "view_operatoraction",
 )
 
