@@ -201,17 +201,13 @@ class BulkActionAdmin(AskedForAdmin):
         problem = self._problem(request, bulk, actor)
         if problem:
             return self._page(request, bulk, problem)
-        given: dict[str, Any] = {
-            "actor": actor,
-            "reason": request.POST["reason"],
-            "ticket": request.POST.get("ticket", ""),
-        }
+        given: dict[str, Any] = {name: request.POST.get(name, "") for name in ("reason", "ticket")}
         spread_seconds = int(request.POST.get("spread", "") or "0") * 60
         if bulk.verb in conf.current().two_person_verbs:
-            ask_to_start(bulk.pk, bulk.verb, **given, params={"spread_seconds": spread_seconds})
+            ask_to_start(bulk.pk, bulk.verb, actor=actor, **given, params={"spread_seconds": spread_seconds})
             messages.info(request, _("Asked for. Nothing is done before somebody else approves it."))
             return self._back(bulk)
-        start(bulk.pk, **given, spread_seconds=spread_seconds)
+        start(bulk.pk, actor=actor, **given, spread_seconds=spread_seconds)
         with suppress(DatabaseError), transaction.atomic():
             self.log_change(request, bulk, str(VERB_LABELS[bulk.verb]))
         if bulk.size <= MOST_AT_ONCE:
