@@ -156,10 +156,8 @@ def is_unique_key(error: IntegrityError) -> bool:
 
 def audit(alias: str, rows: Sequence[AuditRow]) -> list[int]:
     """Write audit rows of different targets and return their ids."""
-    params: dict[str, list[Any]] = {field: [getattr(row, field) for row in rows] for field in AuditRow.__slots__}
-    for field in ("params", "facts"):
-        params[field] = [json.dumps(each, default=str) for each in params[field]]
-    ids = {row["target_id"]: int(row["id"]) for row in _execute(alias, "audit", params)}
+    told = json.dumps([{field: getattr(row, field) for field in AuditRow.__slots__} for row in rows], default=str)
+    ids = {row["target_id"]: int(row["id"]) for row in _execute(alias, "audit", {"rows": told})}
     return [ids[row.target_id] for row in rows]
 
 

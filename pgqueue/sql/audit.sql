@@ -1,4 +1,5 @@
--- Write audit rows, one for each target.
+-- Write audit rows, one for each target. They come as JSON: an array for each column would be quoted value by value,
+-- and took five times as long.
 -- Guard: an idempotency key is applied once (unique index).
 -- Returns: id and target of each.
 INSERT INTO pgqueue_operatoraction (
@@ -8,15 +9,12 @@ INSERT INTO pgqueue_operatoraction (
 SELECT
     statement_timestamp(), told.version_seen, told.version_found, told.version_after, told.verb, told.target_kind,
     told.target_id, told.outcome, told.actor_id, told.actor_name, told.reason, told.ticket, told.state_found,
-    told.idempotency_key, told.params::jsonb, told.facts::jsonb
-FROM unnest(
-    %(version_seen)s::bigint[], %(version_found)s::bigint[], %(version_after)s::bigint[], %(verb)s::text[],
-    %(target_kind)s::text[], %(target_id)s::text[], %(outcome)s::text[], %(actor_id)s::text[],
-    %(actor_name)s::text[], %(reason)s::text[], %(ticket)s::text[], %(state_found)s::text[],
-    %(idempotency_key)s::text[], %(params)s::text[], %(facts)s::text[]
-) WITH ORDINALITY AS told (
-    version_seen, version_found, version_after, verb, target_kind, target_id, outcome, actor_id, actor_name, reason,
-    ticket, state_found, idempotency_key, params, facts, place
+    told.idempotency_key, told.params, told.facts
+FROM jsonb_array_elements(%(rows)s::jsonb) WITH ORDINALITY AS sent (row, place)
+CROSS JOIN LATERAL jsonb_to_record(sent.row) AS told (
+    version_seen bigint, version_found bigint, version_after bigint, verb text, target_kind text, target_id text,
+    outcome text, actor_id text, actor_name text, reason text, ticket text, state_found text, idempotency_key text,
+    params jsonb, facts jsonb
 )
-ORDER BY told.place
+ORDER BY sent.place
 RETURNING id, target_id

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from pgqueue.bulk import run_in_background
 from pgqueue.models import BulkItem, Job, OperatorAction, Queue
 from tests.browser.conftest import Person
 from tests.browser.seeding import seed
-from tests.factories import JobFactory, QueueFactory
+from tests.factories import JobFactory, QueueFactory, WorkerFactory
 from tests.races.rows import add_jobs
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -175,6 +176,33 @@ def test_ticked_rows_lead_to_a_frozen_set(person: Bring) -> None:
         who.page.click("button[name=index]")
     assert "1 job can be acted on" in who.text()
     assert Job.objects.filter(state="dead").count() == 3
+
+
+@SCRIPTS
+@pytest.mark.acceptance("A43", "A49")
+def test_ten_thousand_jobs_are_done_in_the_background_and_can_be_stopped(scripts: bool, person: Bring) -> None:
+    """The test does a worker's part, chunk by chunk: `test_bulk_workers` has real ones."""
+    add_jobs(10_000, dead=True)
+    WorkerFactory()
+    who = person(java_script_enabled=scripts)
+    who.go(f"{JOBS}?state=dead")
+    who.page.select_option("#pgqueue-everything-verb", "requeue")
+    who.page.click("text=Freeze and preview…")
+    assert "10000 jobs can be acted on" in who.text()
+    who.page.fill("#id_reason", "provider is back")
+    who.page.fill("#id_typed", "10000")
+    assert submit(who) == 303
+    assert "0 of 10000 rows have their outcome." in who.text()
+    assert "Workers go on with it in the background" in who.text()
+    assert [run_in_background() for _ in range(3)] == [200] * 3
+    who.page.click("text=Refresh")
+    assert "600 of 10000 rows have their outcome." in who.text()
+    who.page.click("input[value=Stop]")
+    assert "Stopped by op1." in who.text()
+    assert run_in_background() == 0
+    assert Job.objects.filter(state="pending").count() == 600
+    who.page.click("text=Freeze the 9400 that were not done as a new set")
+    assert "9400 jobs can be acted on" in who.text()
 
 
 @pytest.mark.acceptance("A48")

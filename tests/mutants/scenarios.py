@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -716,13 +717,13 @@ def second_of_two_equal_requests_is_a_replay(sessions):
     audit = {
         **dict.fromkeys(AuditRow.__slots__),
         **{"verb": "hold", "target_kind": "job", "target_id": str(job.id), "outcome": "applied", "actor_name": "ada"},
-        **{"reason": "why", "ticket": "", "idempotency_key": "once", "params": "{}", "facts": "{}"},
+        **{"reason": "why", "ticket": "", "idempotency_key": "once", "params": {}, "facts": {}},
         **{"version_seen": 1, "version_found": 1, "version_after": 2},
     }
     with sessions.other.transaction():
         lock(sessions.other, job)
         sessions.other.execute(load("hold"), {"id": [job.id], "version_seen": [1]})
-        sessions.other.execute(load("audit"), {name: [value] for name, value in audit.items()})
+        sessions.other.execute(load("audit"), {"rows": json.dumps([audit])})
         future = sessions.in_background(in_a_thread, "hold", job, idempotency_key="once")
         sessions.wait_until_blocking(sessions.other)
     assert future.result().outcome == Outcome.REPLAYED
