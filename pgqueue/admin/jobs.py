@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Effect, Job, JobPayload, OperatorAction, Queue, Worker
 from ..protocol import surveying
 from ..protocol.connecting import job_alias
-from ..states import FINAL, Stage, State
+from ..states import FINAL, WAITING, Stage, State
 from ..verbs import Verb
 from .confirming import Facts
 from .exports import ExportedAdmin
@@ -29,6 +29,9 @@ from .words import NOTHING, TIMES, effect_words, instant, instant_of, pause_of, 
 
 MOST_EFFECTS = 20
 UNFINISHED = {str(state) for state in State if state not in FINAL}
+WAITING_WORDS = {str(state) for state in WAITING}
+LARGE_BACKLOG = 200_000
+"""From so many waiting jobs on, to find them all and sort them then takes longer than to walk to the newest."""
 REPLAY_UNTIL = instant_of("replay_until", _("replay until"))
 SNOOZED_UNTIL = instant_of("snoozed_until", _("snoozed until"))
 ERROR_CLASS = text_of("last_error_class", _("class"))
@@ -104,9 +107,12 @@ class JobAdmin(JobColumns, ExportedAdmin):
         return not understand(request.GET.get("q", ""), alias=job_alias(), may_see_args=True).problems
 
     def sorts_few(self, request: HttpRequest) -> bool:
-        """Unfinished jobs are few, and older than most of what has ended."""
+        """Unfinished jobs are few, and older than most of what has ended; a large backlog is walked instead."""
         states = {request.GET.get("state", ""), *re.findall(r"\bstate:(\w+)", request.GET.get("q", ""))}
-        return bool(states & UNFINISHED)
+        if not states & UNFINISHED:
+            return False
+        estimates = [queue.waiting_estimate or 0 for queue in self.queues_of(request)]
+        return not states & WAITING_WORDS or max(estimates, default=0) < LARGE_BACKLOG
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Say what of a search was not understood, and offer to act on all that match."""

@@ -81,6 +81,7 @@ class Named:
     paused_by: str | None
     pause_reason: str | None
     now: datetime
+    waiting_estimate: int | None
 
 
 def live(alias: str) -> Live:

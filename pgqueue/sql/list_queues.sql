@@ -1,6 +1,7 @@
 -- List queues for a filter: those with a row, and those with waiting or running jobs. No locks; each lane is walked
 -- from queue to queue by one step of its index, so that a million jobs of one queue cost no more than one.
--- Returns: name; paused_at, paused_until, paused_by, pause_reason of its row; now. Paused ones first, then by name.
+-- Returns: name; paused_at, paused_until, paused_by, pause_reason of its row; now; how many jobs wait in all, as the
+-- table was last analysed. Paused ones first, then by name.
 WITH RECURSIVE walked (lane, queue, steps) AS (
     SELECT lanes.lane, first.queue, 1
     FROM (VALUES (0::smallint), (2::smallint)) AS lanes (lane)
@@ -55,7 +56,10 @@ named (name) AS MATERIALIZED (
     (SELECT job.queue FROM pgqueue_job AS job WHERE job.state = 'running' LIMIT %(cap)s::int)
 )
 SELECT
-    named.name, queue.paused_at, queue.paused_until, queue.paused_by, queue.pause_reason, statement_timestamp() AS now
+    named.name, queue.paused_at, queue.paused_until, queue.paused_by, queue.pause_reason, statement_timestamp() AS now,
+    (
+        SELECT index.reltuples::bigint FROM pg_class AS index WHERE index.oid = to_regclass('pgqueue_job_waiting')
+    ) AS waiting_estimate
 FROM named
 LEFT JOIN pgqueue_queue AS queue ON queue.name = named.name
 ORDER BY queue.paused_at IS NULL, named.name

@@ -254,3 +254,18 @@ def test_live_jobs_are_found_first_and_sorted_then(asked: dict[str, str], sort: 
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "pgqueue_job_pkey" not in plan
     assert "Seq Scan" not in plan
+
+
+@pytest.mark.parametrize(("least", "sorting"), [(1, '"id" DESC'), (10**6, "+ 0) DESC")])
+def test_a_large_backlog_is_walked_and_a_small_one_sorted(
+    least: int, sorting: str, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgqueue.admin.jobs.LARGE_BACKLOG", least)
+    add_jobs(20)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE pgqueue_job")
+    for asked in ("?state=pending", "?q=state:retrying+queue:default"):
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(JOBS + asked).status_code == 200
+        (sql,) = [query["sql"] for query in queries if 'FROM "pgqueue_job"' in query["sql"]]
+        assert sorting in sql
