@@ -29,7 +29,7 @@ from .protocol.effects import (
     record_effect,
     withdraw_effect,
 )
-from .protocol.lending import Lender
+from .protocol.lending import lender
 from .states import Recovery, Stage
 
 logger = logging.getLogger(__name__)
@@ -42,8 +42,6 @@ LONGEST_NAME = 100
 LONGEST_REFERENCE = 200
 RETRY_CAP_SECONDS = 2.0
 SERVER_IS_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
-
-lender = Lender()
 
 
 class Effects:

@@ -15,14 +15,15 @@ from . import registry, signalling
 from .backoff import delay_seconds, retry_after_seconds
 from .compat import Task
 from .context import JobContext
-from .effects import lender
 from .exceptions import JobStoppedError, JobTimeoutError
 from .failures import classify, describe, is_retryable
 from .holding import Held
 from .payloads import decode, encode_result
 from .protocol.claiming import Lease
+from .protocol.completing import settle_alone
 from .protocol.connecting import job_alias
-from .protocol.settling import Ending, EndingKind, Failure, settle
+from .protocol.lending import lender
+from .protocol.settling import Ending, EndingKind, Failure
 from .results import started
 from .states import Recovery, Settle
 from .transactional import call_and_complete
@@ -64,7 +65,7 @@ def run(
         return _conclude_transactional(prepared, body, on_error=on_error)
     ending = conclude(prepared, body, on_error=on_error)
     if ending.kind is EndingKind.COMPLETE and (held.has_effects or _wants_commit(prepared.task)):
-        _settle_at_once(held, ending)
+        return _settle_at_once(held, ending)
     return ending
 
 
@@ -100,18 +101,22 @@ def _wants_commit(task: Task[..., Any]) -> bool:
     return bool(getattr(task, "settle", Settle.TOGETHER) == Settle.EACH)
 
 
-def _settle_at_once(held: Held, ending: Ending) -> None:
+def _settle_at_once(held: Held, ending: Ending) -> Ending:
     """Write a completion before this thread takes another job; a run on a connection of a test's is settled there.
 
-    The dispatcher is told as of any other, and finds it written. What cannot be written here, it writes.
+    The dispatcher is told as of any other, and that it is written. What cannot be written here, it writes.
     """
     if held.lend is not None:
-        return
+        return ending
+    began_at = time.monotonic()
     try:
         with lender.lend(job_alias()) as connection:
-            settle(connection, worker_id=held.lease.worker_id, endings=[ending])
+            settled = settle_alone(connection, worker_id=held.lease.worker_id, ending=ending)
     except Exception as error:
         logger.warning("settle.postponed job=%d error=%s", ending.id, type(error).__name__)
+        return ending
+    written = settled.written.get(ending.id)
+    return ending._replace(written=written, settle_seconds=time.monotonic() - began_at)
 
 
 def _conclude_transactional(

@@ -14,9 +14,11 @@ from .exceptions import LeaseLostError
 from .failures import FailureClass, classify
 from .holding import Held
 from .payloads import encode_result
-from .protocol.borrowing import borrowed
+from .protocol.borrowing import beneath, borrowed, has_begun
+from .protocol.completing import complete_alone, settle_alone
 from .protocol.connecting import job_alias
-from .protocol.settling import Ending, EndingKind, settle
+from .protocol.lending import lender
+from .protocol.settling import Ending, EndingKind, Settled, Written, settle
 
 logger = logging.getLogger(__name__)
 
@@ -51,19 +53,33 @@ def _in_one_transaction(held: Held, call: Callable[[], Any], began_at: float) ->
         run_seconds = time.monotonic() - began_at
         ending = Ending(EndingKind.COMPLETE, held.lease.id, held.lease.fence, run_seconds, result=result)
         with connections[alias].wrap_database_errors:
-            _complete(alias, held, ending)
-    return ending
+            written = _complete(alias, held, ending)
+    return ending._replace(written=written, settle_seconds=time.monotonic() - began_at - run_seconds)
 
 
-def _complete(alias: str, held: Held, ending: Ending) -> None:
+def _complete(alias: str, held: Held, ending: Ending) -> Written:
+    write = _write_within if held.lend is not None or has_begun(alias) else _write_apart
+    while True:
+        settled = write(alias, held.lease.worker_id, ending)
+        if ending.id in settled.written:
+            return settled.written[ending.id]
+        if settled.lost or held.may_be_lost():
+            raise LeaseLostError(ending.id, ending.fence)
+        time.sleep(LOCKED_RETRY_SECONDS)
+
+
+def _write_within(alias: str, worker_id: int, ending: Ending) -> Settled:
+    """Write it in the body's transaction. Only where it matched nothing is it worth more than one round trip."""
+    if written := complete_alone(beneath(alias), worker_id=worker_id, ending=ending):
+        return Settled(written)
     with borrowed(alias) as connection:
-        while True:
-            settled = settle(connection, worker_id=held.lease.worker_id, endings=[ending])
-            if ending.id in settled.written:
-                return
-            if settled.lost or held.may_be_lost():
-                raise LeaseLostError(ending.id, ending.fence)
-            time.sleep(LOCKED_RETRY_SECONDS)
+        return settle(connection, worker_id=worker_id, endings=[ending])
+
+
+def _write_apart(alias: str, worker_id: int, ending: Ending) -> Settled:
+    """Write what is all of a transaction in which the body has sent nothing, on a connection of the queue's own."""
+    with lender.lend(alias) as connection:
+        return settle_alone(connection, worker_id=worker_id, ending=ending)
 
 
 def _must_end(held: Held) -> bool:

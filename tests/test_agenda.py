@@ -306,3 +306,14 @@ def test_a_slow_claim_that_found_too_little_rests_before_it_is_sent_again(both: 
     assert not both.is_empty()
     clock.now += 0.11
     assert both.sources(held=counts(0, 0)) == (ON_LOOP,)
+
+
+def test_jobs_that_wait_for_their_commit_are_shared_by_all_threads(clock):
+    """However short the body: what a slot is taken for counts."""
+    pace = Pace(slots=4, prefetch_seconds=0.2, batch_size=100)
+    agenda = Agenda(paces={Pool.THREADS: pace}, notify_window_seconds=0.05, max_jobs=None, clock=clock)
+    short = Ending(EndingKind.COMPLETE, 1, 1, run_seconds=0.00001)
+    for ending, crew in ((short, 1), (short._replace(settle_seconds=0.002), 4)):
+        for _ in range(100):
+            agenda.end(make_lease(), ending, pool=Pool.THREADS)
+        assert pace.crew() == crew

@@ -10,12 +10,12 @@ from django.db import connections
 
 from pgqueue import CannotTell, DidNotHappen, Happened, StillGoing, registry, task
 from pgqueue.compat import InvalidTask
-from pgqueue.effects import lender
 from pgqueue.enqueueing import enqueue_many
 from pgqueue.models import Effect, Job, Probe
 from pgqueue.operations import Actor, act
 from pgqueue.probing import ask_next
 from pgqueue.protocol.borrowing import borrowed
+from pgqueue.protocol.lending import lender
 from pgqueue.states import Outcome, Stage, State
 from pgqueue.testing import run_jobs
 from tests.factories import EffectFactory, JobFactory, JobPayloadFactory, from_now

@@ -10,7 +10,7 @@ import pytest
 from pgqueue import execution, task
 from pgqueue.compat import InvalidTask
 from pgqueue.models import Job
-from pgqueue.protocol.settling import settle
+from pgqueue.protocol.completing import settle_alone
 from pgqueue.states import State
 from tests.inline import row, work
 from tests.testapp import effect_tasks
@@ -41,10 +41,10 @@ def settled_by_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ids: list[int] = []
 
     def note(connection: Any, **given: Any) -> Any:
-        ids.extend(ending.id for ending in given["endings"])
-        return settle(connection, **given)
+        ids.append(given["ending"].id)
+        return settle_alone(connection, **given)
 
-    monkeypatch.setattr(execution, "settle", note)
+    monkeypatch.setattr(execution, "settle_alone", note)
     return ids
 
 
@@ -66,7 +66,7 @@ def test_what_the_thread_cannot_write_the_dispatcher_does(
     def refuse(*_: Any, **__: Any) -> None:
         raise psycopg.OperationalError
 
-    monkeypatch.setattr(execution, "settle", refuse)
+    monkeypatch.setattr(execution, "settle_alone", refuse)
     first, _ = run_two(lambda context: 7, of=settled_each)
     assert row(first).state == State.SUCCEEDED
     assert f"settle.postponed job={first}" in caplog.text

@@ -17,8 +17,9 @@ from django.utils import timezone
 from pgqueue import enqueue_many
 from pgqueue.compat import task_finished
 from pgqueue.models import Attempt, Job, Queue
-from pgqueue.protocol import connecting
+from pgqueue.protocol import cleaning, connecting
 from pgqueue.protocol.connecting import connect, one_trip
+from pgqueue.sql import load
 from tests.inline import row, work, work_through_retries, work_together
 from tests.testapp import contract_tasks
 from tests.testapp.contract_tasks import MISDEEDS, look_around, misbehave, tell_session
@@ -101,6 +102,19 @@ def test_a_task_that_leaves_a_mess_and_fails_is_recorded_with_its_own_error(conf
         job = row(failed.id)
         assert (job.state, job.last_error) == ("retrying", "the author's own error"), misdeed
         assert _values(after) == [before], misdeed
+
+
+@pytest.mark.parametrize("keeping", KEPT)
+def test_a_connection_that_a_task_did_not_use_is_left_as_it_is(
+    configure: Any, keeping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(**KEEPINGS[keeping])
+    loaded: list[str] = []
+    monkeypatch.setattr(cleaning, "load", lambda name: loaded.append(name) or load(name))
+    results = _in_turn(look_around.bind(), *[contract_tasks.nothing.bind()] * 3, look_around.bind())
+    assert work(concurrency=1) == 0
+    before, *_, after = _values(*results)
+    assert (before, loaded) == (after, ["discard_session"] * 2)
 
 
 @pytest.mark.case("J10")

@@ -7,12 +7,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from pgqueue import task
 from pgqueue.compat import InvalidTask
 from pgqueue.exceptions import EffectRefusedError
 from pgqueue.models import Attempt, Job, Queue
+from pgqueue.protocol import pipelining
 from pgqueue.states import State
 from pgqueue.testing import expire_lease, run_jobs, take_over_now
 from tests.factories import QueueFactory
@@ -81,6 +82,13 @@ def test_a_result_that_cannot_be_stored_leaves_nothing():
     assert not Queue.objects.filter(name="written").exists()
 
 
+def lose():
+    """Take every lease away, in a thread and a session of its own."""
+    Job.objects.update(lease_until="2000-01-01T00:00Z")
+    take_over_now()
+    connections.close_all()
+
+
 @committing
 @pytest.mark.case("B20")
 def test_a_lost_lease_rolls_the_body_back():
@@ -92,17 +100,53 @@ def test_a_lost_lease_rolls_the_body_back():
         thread.start()
         thread.join()
 
-    def lose():
-        Job.objects.update(lease_until="2000-01-01T00:00Z")
-        take_over_now()
-        connections.close_all()
-
     id = enqueue(body)
     work(max_jobs=1)
     assert row(id).state == State.RETRYING
     assert not Queue.objects.filter(name="written").exists()
     attempt = Attempt.objects.get(job_id=id)
     assert (attempt.outcome, attempt.evidence[0]["error_class"]) == ("lost", "pgqueue.exceptions.LeaseLostError")
+
+
+@committing
+@pytest.mark.parametrize("sends", [False, True])
+def test_hooks_run_once_the_completion_is_committed(sends):
+    """Also where the body sends nothing, and the completion is all that there is to commit."""
+    seen = []
+
+    def body(context):
+        if sends:
+            QueueFactory(name="written")
+        transaction.on_commit(lambda: seen.append(row(id).state))
+
+    id = enqueue(body)
+    work()
+    assert seen == [State.SUCCEEDED]
+    assert (row(id).attempts, row(id).version) == (1, 3)
+
+
+@committing
+def test_a_lost_lease_runs_no_hook_where_the_body_sent_nothing():
+    hooks = []
+
+    def body(context):
+        transaction.on_commit(lambda: hooks.append("ran"))
+        thread = threading.Thread(target=lose)
+        thread.start()
+        thread.join()
+
+    id = enqueue(body)
+    work(max_jobs=1)
+    assert (row(id).state, hooks) == (State.RETRYING, [])
+
+
+@committing
+def test_the_dispatcher_does_not_write_again_what_a_body_committed(monkeypatch):
+    sent = []
+    monkeypatch.setattr(pipelining, "send", lambda *_, endings, **__: sent.extend(endings) or [])
+    id = enqueue(lambda context: QueueFactory(name="written") and None)
+    work()
+    assert (row(id).state, sent) == (State.SUCCEEDED, [])
 
 
 @quick

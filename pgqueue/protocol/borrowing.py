@@ -19,9 +19,8 @@ from .cleaning import clean
 T = TypeVar("T")
 
 
-@contextmanager
-def borrowed(alias: str) -> Iterator[psycopg.Connection[Any]]:
-    """Lend the psycopg connection beneath Django's. Whose transaction is open stays as it is.
+def beneath(alias: str) -> psycopg.Connection[Any]:
+    """Return the psycopg connection beneath Django's, for one statement in the transaction that is open there.
 
     Raise `TransactionManagementError` when that transaction is aborted.
     """
@@ -29,7 +28,24 @@ def borrowed(alias: str) -> Iterator[psycopg.Connection[Any]]:
     wrapper.ensure_connection()
     _refuse_aborted(wrapper)
     connection: psycopg.Connection[Any] = wrapper.connection
-    if wrapper.get_autocommit():
+    return connection
+
+
+def has_begun(alias: str) -> bool:
+    """Say whether anything was sent in the transaction that Django has announced, or has gone wrong in it."""
+    wrapper = connections[alias]
+    is_whole = wrapper.connection is not None and not wrapper.needs_rollback
+    return not is_whole or wrapper.connection.info.transaction_status != TransactionStatus.IDLE
+
+
+@contextmanager
+def borrowed(alias: str) -> Iterator[psycopg.Connection[Any]]:
+    """Lend the psycopg connection beneath Django's. Whose transaction is open stays as it is.
+
+    Raise `TransactionManagementError` when that transaction is aborted.
+    """
+    connection = beneath(alias)
+    if connections[alias].get_autocommit():
         yield connection
         return
     with connection.cursor(row_factory=dict_row) as cursor:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..sql import load
+
+
+class _Noting:
+    """Mixed into the class of a connection's cursors: without a cursor nobody changes its session."""
+
+    def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
+        connection.pgqueue_is_clean = False
+        super().__init__(connection, *args, **kwargs)  # type: ignore[call-arg]
+
+
+def note_use(connection: BaseDatabaseWrapper) -> None:
+    """Note from now on whether a connection is used, so that one that was not need not be cleaned."""
+    if connection.vendor == "postgresql" and connection.connection is not None:
+        raw = connection.connection
+        raw.cursor_factory = _noting(raw.cursor_factory)
+        raw.server_cursor_factory = _noting(raw.server_cursor_factory)
+        raw.pgqueue_is_clean = True
+
+
+@cache
+def _noting(cursors: type) -> type:
+    return cursors if issubclass(cursors, _Noting) else type(cursors.__name__, (_Noting, cursors), {})
 
 
 def clean(connection: BaseDatabaseWrapper) -> None:
@@ -59,6 +82,8 @@ def _forget_transaction(connection: BaseDatabaseWrapper) -> None:
 
 def _discard_session(connection: Any, *, pooled: bool) -> bool:
     """Say whether the session is as good as new. In a transaction that Django knows nothing of, it cannot be."""
+    if getattr(connection.connection, "pgqueue_is_clean", False):
+        return True
     try:
         with connection.cursor() as cursor:
             cursor.execute(load("discard_session"))
@@ -69,4 +94,5 @@ def _discard_session(connection: Any, *, pooled: bool) -> bool:
             connection.init_connection_state()
     except Exception:
         return False
+    connection.connection.pgqueue_is_clean = True
     return True

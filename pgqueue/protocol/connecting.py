@@ -51,6 +51,8 @@ class BoundedConnection(psycopg.Connection[Any]):
     answer_seconds: float = ANSWER_SECONDS
     is_direct = False
     """Whether nothing stands between us and the server, so that what is set for the session stays set."""
+    is_guarded = False
+    """Whether every statement is bounded in time and has its plan pinned, also outside a guarded transaction."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """Run one exchange with the server. Raise `psycopg.OperationalError` and close when it takes too long."""
@@ -77,12 +79,15 @@ class BoundedConnection(psycopg.Connection[Any]):
         return psycopg.OperationalError(f"the server did not answer within {self.answer_seconds:g} seconds")
 
 
-def connect(alias: str, *, role: str, answer_seconds: float = ANSWER_SECONDS) -> BoundedConnection:
+def connect(
+    alias: str, *, role: str, answer_seconds: float = ANSWER_SECONDS, timeout_seconds: float | None = None
+) -> BoundedConnection:
     """Open an autocommit connection to the database of `alias`, apart from Django's.
 
     `role` shows in `application_name`. No answer is waited for longer than `answer_seconds`. Read Committed whatever
-    the database's default: the protocol re-reads rows under their lock. Statements are prepared where nothing stands
-    between us and the server: they fail behind a transaction pooler.
+    the database's default: the protocol re-reads rows under their lock. Where nothing stands between us and the server
+    statements are prepared, which fails behind a transaction pooler; and with `timeout_seconds` each is guarded
+    as `transaction` does it, so that a statement can go by itself.
     Raise `psycopg.OperationalError` when the server is away.
     """
     options = connections[alias].settings_dict.get("OPTIONS", {})
@@ -98,12 +103,20 @@ def connect(alias: str, *, role: str, answer_seconds: float = ANSWER_SECONDS) ->
             connection.is_direct = True
             connection.prepare_threshold = PREPARE_THRESHOLD
             connection.execute(load("default_to_read_committed"))
+            if timeout_seconds is not None:
+                _guard(connection, timeout_seconds, is_local=False)
+                connection.is_guarded = True
         if options.get("assume_role"):
             connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(options["assume_role"])))
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _guard(connection: psycopg.Connection[Any], timeout_seconds: float, *, is_local: bool = True) -> None:
+    timeout_ms = str(int(timeout_seconds * 1000))
+    connection.execute(load("guard_transaction"), {"timeout_ms": timeout_ms, "is_local": is_local})
 
 
 def _is_direct(connection: psycopg.Connection[Any]) -> bool:
@@ -119,12 +132,12 @@ class QuickCursor(psycopg.RawCursor[Any]):
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         """Execute a statement of ours with a mapping of its parameters."""
-        text, names = _numbered(query)
+        text, names = numbered(query)
         return super().execute(text, [params[name] for name in names], **options)
 
 
 @lru_cache(maxsize=256)
-def _numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
+def numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a statement as the server wants it, with numbers for names, and the names in their order."""
     numbers: dict[str, int] = {}
     text = re.sub(r"%\((\w+)\)s", lambda match: f"${numbers.setdefault(match[1], len(numbers) + 1)}", query)
@@ -140,7 +153,7 @@ def quick_cursor(connection: psycopg.Connection[Any], *, row_factory: RowFactory
 def transaction(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> Iterator[None]:
     """Run one short transaction whose statements are bounded in time and whose plans are pinned."""
     with connection.transaction():
-        connection.execute(load("guard_transaction"), {"timeout_ms": str(int(timeout_seconds * 1000))})
+        _guard(connection, timeout_seconds)
         yield
 
 
@@ -161,7 +174,7 @@ def one_trip(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> 
         return
     try:
         with connection.pipeline():
-            connection.execute(load("guard_transaction"), {"timeout_ms": str(int(timeout_seconds * 1000))})
+            _guard(connection, timeout_seconds)
             yield
     except BaseException:
         if not connection.closed:

@@ -9,9 +9,11 @@ from typing import Any
 
 import psycopg
 
+from .. import conf
 from .connecting import BoundedConnection, connect
 
-MOST_IDLE = 4
+MOST_IDLE = 10
+"""As many as there are threads by default, which all may have a completion to commit."""
 
 
 class Lender:
@@ -49,4 +51,7 @@ class Lender:
                 if name == alias:
                     del self._idle[place]
                     return connection
-        return connect(alias, role="effects")
+        return connect(alias, role="effects", timeout_seconds=conf.current().claim_timeout_seconds)
+
+
+lender = Lender()

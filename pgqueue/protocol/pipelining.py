@@ -44,11 +44,18 @@ def settle_and_claim(
     is open until it returns, so it is short, and raises nothing.
 
     The claims see what the endings before them freed. Where the database refuses an ending, nothing was claimed.
-    Failures go first and apart: what a job's death enqueues must be in the transaction that tells of it.
+    Failures go first and apart: what a job's death enqueues must be in the transaction that tells of it. What a thread
+    has written is only told.
     """
-    failed = [ending for ending in endings if ending.kind not in TRAVELLING]
-    before = settle(connection, worker_id=worker_id, endings=failed) if failed else Settled()
-    travelling = [ending for ending in endings if ending.kind in TRAVELLING] if failed else endings
+    before = Settled({ending.id: ending.written for ending in endings if ending.written is not None})
+    left = [ending for ending in endings if ending.written is None] if before.written else endings
+    failed = [ending for ending in left if ending.kind not in TRAVELLING]
+    if failed:
+        before = _together(before, settle(connection, worker_id=worker_id, endings=failed))
+    travelling = [ending for ending in left if ending.kind in TRAVELLING] if failed else left
+    if not (travelling or wishes):
+        meanwhile()
+        return before, []
     try:
         with one_trip(connection, timeout_seconds=conf.current().claim_timeout_seconds):
             sent = send(connection, worker_id=worker_id, endings=travelling)

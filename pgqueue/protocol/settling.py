@@ -41,6 +41,13 @@ class Failure:
     description: Description
 
 
+class Written(NamedTuple):
+    """An ending in the database: the state it led to, and when."""
+
+    state: State
+    at: datetime
+
+
 class Ending(NamedTuple):
     """What came of one claim. `result` is JSON text, None for None; `delay_seconds` counts from the settling."""
 
@@ -51,13 +58,10 @@ class Ending(NamedTuple):
     result: str | None = None
     delay_seconds: float = 0.0
     failure: Failure | None = None
-
-
-class Written(NamedTuple):
-    """An ending in the database: the state it led to, and when."""
-
-    state: State
-    at: datetime
+    written: Written | None = None
+    """What its thread has written and committed by itself; None where that is left to the dispatcher."""
+    settle_seconds: float = 0.0
+    """How long its thread took for that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Agenda:
         """A lease was settled, or turned out to be lost."""
         self._moved_at = self._clock()
         if ending.kind is not EndingKind.RELEASE:
-            self._paces[pool].note(ending.run_seconds)
+            self._paces[pool].note(ending.run_seconds + ending.settle_seconds)
         if ending.id == self._alone:
             self._alone = None
             self._alone_not_before = self._clock() + ending.run_seconds

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from ..effects import lender
 from ..probing import ask_next
+from ..protocol.lending import lender
 from ..protocol.probing import next_question_seconds
 
 logger = logging.getLogger(__name__)

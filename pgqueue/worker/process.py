@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 
 from .. import conf, registry
-from ..effects import lender
 from ..heartbeat import Heartbeat
 from ..holding import Holdings
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
+from ..protocol.lending import lender
 from ..protocol.registering import Heard, declare_limits, register
 from ..version import __version__
 from .bulk_runner import BulkRunner

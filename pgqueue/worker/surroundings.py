@@ -12,7 +12,7 @@ from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from ..protocol.cleaning import clean
+from ..protocol.cleaning import clean, note_use
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,9 @@ class _Traces(threading.local):
 _traces = _Traces()
 
 
-def _note_connection(**_: Any) -> None:
+def _note_connection(connection: BaseDatabaseWrapper, **_: Any) -> None:
     _traces.connected = True
+    note_use(connection)
 
 
 connection_created.connect(_note_connection, dispatch_uid="pgqueue.surroundings")

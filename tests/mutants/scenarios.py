@@ -14,6 +14,7 @@ from pgqueue.models import Effect, Job, Limit, OperatorAction
 from pgqueue.operations import Actor, act
 from pgqueue.protocol import approving, freezing, operating
 from pgqueue.protocol.claiming import Lease
+from pgqueue.protocol.completing import complete_first
 from pgqueue.protocol.deciding import keep_evidence
 from pgqueue.protocol.effects import Call, open_effect
 from pgqueue.protocol.inserting import NewJob, Spent, insert_in_window, insert_once, insert_unique
@@ -418,6 +419,48 @@ def ending_passes_over_a_lock(kind):
 
     scenario.__name__ = f"ending_passes_over_a_lock_{kind}"
     return scenario
+
+
+# completions by themselves
+
+
+def complete_alone(session, job, *, worker_id=WORKER, **changed):
+    """Say whether it was written. A constraint behind the guard is no guard."""
+    try:
+        with session.transaction():
+            return complete_first(session, worker_id=worker_id, ending=ending("complete", job, **changed)) is not None
+    except psycopg.IntegrityError as error:
+        raise AssertionError from error
+
+
+def only_the_ended_job_is_completed_alone(sessions):
+    job = JobFactory(running=True, worker_id=OTHER_WORKER)
+    neighbour = JobFactory(running=True, fence=job.fence)
+    with untouched(neighbour):
+        assert not complete_alone(sessions.main, job)
+
+
+def not_completed_alone_under_another_fence(sessions):
+    job = JobFactory(running=True)
+    with untouched(job):
+        assert not complete_alone(sessions.main, job, fence=job.fence - 1)
+
+
+def not_completed_alone(**row):
+    def scenario(sessions):
+        job = JobFactory(running=True, **row)
+        with untouched(job):
+            assert not complete_alone(sessions.main, job)
+
+    scenario.__name__ = f"not_completed_alone_{'_'.join(row)}"
+    return scenario
+
+
+def ending_passes_over_a_lock_alone(sessions):
+    held = JobFactory(running=True)
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert not at_once(sessions, complete_alone, held)
 
 
 # effects

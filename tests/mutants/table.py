@@ -246,6 +246,41 @@ ENDINGS = [
     )
 ]
 
+COMPLETIONS = [
+    Mutant(
+        "complete_first",
+        "id",
+        cut("WHERE mine.id = %(id)s::bigint AND", "WHERE"),
+        s.only_the_ended_job_is_completed_alone,
+    ),
+    Mutant(
+        "complete_first",
+        "fence",
+        cut("AND mine.fence = %(fence)s::bigint"),
+        s.not_completed_alone_under_another_fence,
+    ),
+    Mutant(
+        "complete_first",
+        "worker_id",
+        cut("AND mine.worker_id = %(worker_id)s::bigint"),
+        s.not_completed_alone(worker_id=202),
+    ),
+    Mutant(
+        "complete_first",
+        "no effect with an unknown outcome",
+        cut("AND mine.unknown_effects = 0"),
+        s.not_completed_alone(unknown_effects=1),
+    ),
+    Mutant("complete_first", "the first attempt", cut("AND mine.attempts = 0"), s.not_completed_alone(attempts=1)),
+    Mutant(
+        "complete_first",
+        "no lease lost",
+        cut("AND mine.lease_losses = 0"),
+        s.not_completed_alone(lease_losses=1, lane=Lane.ALONE),
+    ),
+    Mutant("complete_first", "", WAITS, s.ending_passes_over_a_lock_alone),
+]
+
 SEEN = (
     ("job.stage, job.unknown_effects", "seen.stage, seen.unknown_effects"),
     ("FROM pgqueue_job AS job", "FROM pgqueue_job AS job JOIN pgqueue_job AS seen ON seen.id = job.id"),
@@ -793,7 +828,7 @@ PRUNING = [
 ]
 
 MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *PRUNING]
-MUTANTS += [*REQUEST_VERBS, *FURTHER_GUARDS]
+MUTANTS += [*COMPLETIONS, *REQUEST_VERBS, *FURTHER_GUARDS]
 RACING = {
     s.pruning_passes_over_a_lock,
     *s.CLAIMS_PASS_OVER_A_LOCK,

@@ -12,6 +12,7 @@ MOVERS = {
     "retry": OWNER,
     "bury": OWNER,
     "release": OWNER,
+    "complete_first": ("mine.fence = %(fence)s", "mine.worker_id = %(worker_id)s"),
     # Counts running jobs, and claims waiting ones.
     "claim_picked": ("AND coalesce(job.state IN ('pending', 'retrying'), FALSE)",),
     # The row is locked, by fence and worker, by the statement before it.

@@ -42,6 +42,7 @@ def statements(connection):
         "claim_picked": ({**CLAIMANT, "ids": laned, "locked": []}, True),
         "renew": ({**held, "lease_seconds": 60.0}, True),
         "complete": ({**held, "run_seconds": [1.0] * count, "results": ["1"] * count}, True),
+        "complete_first": ({"id": ids[0], "fence": fences[0], "worker_id": WORKER, "run_seconds": 1.0}, False),
         "retry": ({**failed, "delay_seconds": [1.0] * count}, True),
         "bury": (failed, True),
         "release": (held, True),

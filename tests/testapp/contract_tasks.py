@@ -196,6 +196,11 @@ def _run(*statements: str) -> None:
             cursor.execute(statement)
 
 
+def _run_beneath_django(statement: str) -> None:
+    connection.ensure_connection()
+    connection.connection.execute(statement)
+
+
 def _leave_block_open() -> None:
     block = transaction.atomic()
     block.__enter__()
@@ -257,6 +262,7 @@ MISDEEDS: dict[str, Any] = {
     "broken_transaction": _break_transaction,
     "begun_by_hand": _begin_by_hand,
     "search_path": lambda: _run("SET search_path = pg_catalog"),
+    "beneath_django": lambda: _run_beneath_django("SET search_path = pg_catalog"),
     "role": lambda: _run("SET ROLE pg_monitor"),
     "role_in_block": _set_role_in_block,
     "session_authorization": lambda: _run("SET SESSION AUTHORIZATION pg_monitor"),

@@ -1,0 +1,55 @@
+"""Complete one job by itself, where its own thread does so before it takes another."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from ..sql import load
+from ..states import State
+from .connecting import BoundedConnection, quick_cursor
+from .preparing import execute_prepared
+from .settling import REFUSED, Ending, Settled, Written, read, send, settle, settle_one_by_one, settled
+
+_EPOCH = struct.Struct("!d")
+
+
+def settle_alone(connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending) -> Settled:
+    """Write one completion, as `settle` does; on a guarded connection with one statement, which is its transaction."""
+    if not _is_guarded(connection):
+        return settle(connection, worker_id=worker_id, endings=[ending])
+    try:
+        written = complete_alone(connection, worker_id=worker_id, ending=ending)
+    except REFUSED as error:
+        return settle_one_by_one(connection, worker_id=worker_id, endings=[ending], error=error)
+    return settled(connection, worker_id=worker_id, endings=[ending], written=written)
+
+
+def complete_alone(connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending) -> dict[int, Written]:
+    """Write one completion in the transaction that is open, or in its own; return nothing where it matched nothing.
+
+    One row by its primary key, planned now or on a guarded connection: it needs no guard of its own.
+    """
+    if ending.result is None:
+        at = complete_first(connection, worker_id=worker_id, ending=ending)
+        if at is not None:
+            return {ending.id: Written(State.SUCCEEDED, at)}
+    return read(send(connection, worker_id=worker_id, endings=[ending]))
+
+
+def complete_first(connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending) -> datetime | None:
+    """Write the completion of a first attempt that returned nothing; return when, None where it matched nothing."""
+    params = {"id": ending.id, "fence": ending.fence, "worker_id": worker_id, "run_seconds": ending.run_seconds}
+    if _is_guarded(connection):
+        found = execute_prepared(connection, load("complete_first"), params)
+        row = None if found is None else _EPOCH.unpack(found)
+    else:
+        row = quick_cursor(connection).execute(load("complete_first"), params).fetchone()
+    return None if row is None else datetime.fromtimestamp(row[0], UTC)
+
+
+def _is_guarded(connection: psycopg.Connection[Any]) -> bool:
+    return isinstance(connection, BoundedConnection) and connection.is_guarded
