@@ -12,7 +12,7 @@ from .protocol import operating
 from .protocol.operating import AuditRow, Change, Replay
 from .refusals import IdempotencyKeyReusedError
 from .states import WAITING, Outcome, State
-from .verbs import ACTIVE, Verb, why_refused
+from .verbs import ACTIVE, COMPENSATE, Verb, why_refused
 
 _EXPLAINED = (Outcome.REFUSED_RUNNING, Outcome.REFUSED_UNKNOWN, Outcome.REFUSED_STATE)
 
@@ -58,7 +58,7 @@ class Action:
     facts: Mapping[str, Any] = field(default_factory=dict)
     replay: Replay | None = None
     new_job_id: int | None = None
-    """The job that a `clone` made."""
+    """The job that a `clone` made, or a `compensate`."""
     why: str | None = None
     """Why nothing was done, where the outcome alone does not say it."""
     request_id: int | None = None
@@ -102,6 +102,8 @@ def _before(one: Found) -> Outcome | None:
         return Outcome.BUSY if one.is_held else Outcome.GONE
     if request.needs_approval():
         return Outcome.FORBIDDEN
+    if request.verb.name == COMPENSATE and not one.facts.get("compensation"):
+        return _refusal(request, one.facts)
     touched = places(request.verb, one.facts, request.params)
     may = request.actor.may(request.verb) and all(request.actor.may_touch(request.verb, *place) for place in touched)
     return None if may else Outcome.FORBIDDEN
@@ -117,7 +119,16 @@ def _change(alias: str, tried: Sequence[Found]) -> Mapping[int | str, Change]:
         return operating.change_many(alias, verb.statement or verb.name, params)
     (one,) = tried
     change = operating.change(alias, verb.statement or verb.name, params[0])
+    if change is not None and verb.name == COMPENSATE:
+        change = _compensated(alias, one, change)
     return {} if change is None else {one.request.target_id: change}
+
+
+def _compensated(alias: str, one: Found, change: Change) -> Change:
+    given = one.request.params
+    id, queue = operating.compensate(alias, one.facts or {}, given["effect"], given["remote_reference"])
+    notifying.wake(alias, queue)
+    return replace(change, new_job_id=id)
 
 
 def _after(one: Found, changes: Mapping[int | str, Change]) -> Outcome:
@@ -162,7 +173,8 @@ def audited(
 
 def _audit_row(one: Found, outcome: Outcome, change: Change | None) -> AuditRow:
     request, facts = one.request, one.facts or {}
-    approval = {"approved_by": request.approved_by} if request.approved_by else {}
+    further: dict[str, Any] = {"approved_by": request.approved_by} if request.approved_by else {}
+    further |= {"new_job": change.new_job_id} if change and change.new_job_id else {}
     return AuditRow(
         verb=request.verb.name,
         target_kind=request.target_kind,
@@ -178,7 +190,7 @@ def _audit_row(one: Found, outcome: Outcome, change: Change | None) -> AuditRow:
         state_found=facts.get("state"),
         idempotency_key=request.idempotency_key,
         params=request.params,
-        facts={**facts, **approval},
+        facts={**facts, **further},
     )
 
 

@@ -25,7 +25,7 @@ from .compat import (
     task_backends,
 )
 from .enqueueing import Call, enqueue, refuse_unready
-from .exceptions import UnknownTaskError
+from .exceptions import JobPurgedError, UnknownTaskError
 from .probes import ProbeContext, ProbedEffect
 from .protocol.connecting import job_alias
 from .protocol.inserting import Spent
@@ -71,6 +71,9 @@ class PGQueueTask(GenericTask[P, T]):
     """Exceptions after which trying again is useless."""
     on_dead: Any = None
     """The task, or its name, that is enqueued with the job's id when the job becomes dead."""
+    compensation: Any = None
+    """The task, or its name, that undoes an effect which happened wrongly, enqueued when an operator says so. It is
+    given `job_id`, `effect`, `operation_key` and `remote_reference`, as keywords."""
     tenant: str | None = None
     shard_key: str | None = None
     """Jobs of one queue and shard key run one at a time."""
@@ -189,12 +192,15 @@ class PGQueueBackend(BaseTaskBackend):
             return enqueued(task, spent.id, spent.created_at, args, kwargs)
 
     def get_result(self, result_id: str) -> TaskResult:
-        """Return a job as a TaskResult. Raise `TaskResultDoesNotExist` for a missing or malformed id."""
+        """Return a job as a TaskResult. Raise `TaskResultDoesNotExist` for a missing or bad id, and a purged job."""
         id = _job_id(result_id)
         found = None if id is None else read_job(job_alias(), id)
         if found is None:
             raise TaskResultDoesNotExist(result_id)
         job, attempts = found
+        if job.is_purged:
+            purged = JobPurgedError(job.id)
+            raise TaskResultDoesNotExist(str(purged)) from purged
         try:
             return stored(registry.find_or_discover(job.task), job, attempts)
         except UnknownTaskError as error:
@@ -249,6 +255,8 @@ def _refuse_unfit_recovery(task: Task[..., Any]) -> None:
     recovery = getattr(task, "recovery", None)
     if recovery in (Recovery.MANUAL, Recovery.PROBE) and not task.takes_context:
         raise InvalidTask(f"recovery={recovery!r} decides by context.effect(...): add takes_context=True.")
+    if recovery == Recovery.TRANSACTIONAL and getattr(task, "compensation", None) is not None:
+        raise InvalidTask("recovery='transactional' has no effects elsewhere: there is nothing to compensate.")
     if recovery == Recovery.TRANSACTIONAL and inspect.iscoroutinefunction(task.func):
         raise InvalidTask("recovery='transactional' needs a plain function: a coroutine has no transaction around it.")
 
@@ -273,6 +281,7 @@ def _are_exceptions(value: Any) -> bool:
 
 
 _NAME = (_is_name, "a text of 1 to 200 characters")
+_TASK = (lambda value: _is_name(getattr(value, "module_path", value)), "a task or the path of its function")
 _EXCEPTIONS = (_are_exceptions, "a tuple of exception classes")
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue_name": _NAME,
@@ -287,7 +296,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "key_order": (lambda value: value in tuple(KeyOrder), f"one of {', '.join(KeyOrder)}"),
     "operation_key": _NAME,
     "recovery": (lambda value: value in list(Recovery), f"one of {', '.join(Recovery)}"),
-    "on_dead": (lambda value: _is_name(getattr(value, "module_path", value)), "a task or the path of its function"),
+    "on_dead": _TASK,
+    "compensation": _TASK,
     "max_attempts": (_is_count, "a whole number between 1 and 32000"),
     "max_run_seconds": (partial(_is_count, largest=LARGEST_INTEGER), "a whole number of seconds above 0"),
     "call_deadline_seconds": (_is_duration, "a finite number of seconds above 0"),

@@ -23,6 +23,7 @@ class Options(TypedDict, total=False):
     call_deadline_seconds: float | None
     replay_safe_seconds: float | None
     on_dead: Any
+    compensation: Any
     backoff_seconds: float | None
     retry_on: tuple[type[BaseException], ...]
     bury_on: tuple[type[BaseException], ...]

@@ -193,6 +193,20 @@ class JobCancelledError(PGQueueError):
         return f"Job {self.job_id} was cancelled: it has no result. An operator can requeue it."
 
 
+class JobPurgedError(PGQueueError):
+    """A job whose arguments and result an operator has purged."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return (
+            f"Job {self.job_id} was purged: its arguments, its result and the texts of its errors are gone. "
+            f"The audit log says who did that, when and why."
+        )
+
+
 class JobLostError(PGQueueError):
     """An attempt whose worker disappeared: its lease ran out without an ending."""
 

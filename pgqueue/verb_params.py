@@ -54,6 +54,10 @@ def happened(target: State) -> Params:
     return params
 
 
+def compensating(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {**happened(State.DEAD)(facts, given), "compensated": True}
+
+
 def did_not_happen(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **verdict(facts["effects"], given.get("effect"), stage=Stage.NOT_CALLED, target=State.RETRYING),

@@ -18,7 +18,7 @@ from .verb_params import LONGEST_PAUSE_SECONDS, Params
 
 ACTIVE, PAUSED = "active", "paused"
 """States of a queue, and of a row of limits."""
-APPROVE = "approve"
+APPROVE, COMPENSATE = "approve", "compensate"
 NUMBERS = ("for_seconds", "delay_seconds", "priority")
 """Params that are numbers."""
 LEVEL_OF_MANY = 2
@@ -67,6 +67,11 @@ class Verb:
             raise VerbParamsError(self.name, "for_seconds", f"is {seconds!r}: give a time greater than zero, or none")
 
 
+_DECIDING = (
+    *("unknown_effects", "stop_requested", "stage", "recovery"),
+    *("is_purged", "is_compensated", "compensation"),
+)
+"""Facts of a job that decide beside its state."""
 _TOGETHER = (ACTIVE, PAUSED)
 _NOT_QUEUES = LIMIT_KINDS[1:]
 """A queue has a pause of its own."""
@@ -98,6 +103,16 @@ VERBS: dict[str, Verb] = {
             (State.UNKNOWN,),
             level=3,
             params=given_as.happened(State.SUCCEEDED),
+            needs=("remote_reference", "evidence"),
+            statement="reconcile",
+        ),
+        Verb(
+            COMPENSATE,
+            "job",
+            "resolve_unknown",
+            (State.UNKNOWN,),
+            level=3,
+            params=given_as.compensating,
             needs=("remote_reference", "evidence"),
             statement="reconcile",
         ),
@@ -143,6 +158,7 @@ VERBS: dict[str, Verb] = {
             statement="assign",
         ),
         Verb("clone", "job", "clone_job", FINAL, level=3),
+        Verb("purge", "job", "purge_job", FINAL, level=3),
         Verb("run_now", "job", "reschedule_job", WAITING, params=given_as.at_once, statement="reschedule"),
         Verb("reschedule", "job", "reschedule_job", WAITING, params=given_as.delaying, needs=("delay_seconds",)),
         Verb("reprioritise", "job", "reprioritise_job", WAITING, params=given_as.reprioritising, needs=("priority",)),
@@ -172,15 +188,16 @@ def why_not(
     stage: str = Stage.NOT_CALLED,
     recovery: str = Recovery.UNDECLARED,
     bounds: str | None = None,
-    barred: str | None = None,
+    is_purged: bool = False,
+    is_compensated: bool = False,
+    compensation: str | None = None,
     words: Callable[[str], Any] = str,
 ) -> str | None:
     """Return in words why a verb is not offered on a target; None when it is.
 
-    `bounds` is a limit's kind; `barred` a word of `why_barred`; `words` says what states are called.
+    `compensation` is the name of the task that undoes its effects; `bounds` a limit's kind; `words` says what states
+    are called.
     """
-    if barred is not None and verb.name == APPROVE and state in verb.states:
-        return why_barred(barred)
     if bounds is not None and bounds not in verb.limits:
         return _("Only tenants take turns.") if verb.name == "set_weight" else _("A queue is paused on its own page.")
     if state not in verb.states:
@@ -196,12 +213,26 @@ def why_not(
         return _("It was asked to stop before, and has not answered yet.")
     if not blocks_key and verb.name == "skip_head":
         return _("No job waits for it: it has no shard key, or its task lets others of the key pass.")
-    if verb.name in ("requeue", "clone") and stage == Stage.OUTCOME_UNKNOWN:
-        return _("It was given up with an effect that may have happened: to run it again might do that twice.")
+    if why := _why_never_again(verb, stage, is_purged=is_purged, is_compensated=is_compensated):
+        return why
+    if verb.name == COMPENSATE and compensation is None:
+        return _("Its task declares no compensation: nothing knows how to undo what it did.")
+    if verb.name == COMPENSATE and not unknown_effects:
+        return _("No effect's outcome is unknown: there is nothing to compensate.")
     if verb.name == "give_up_unknown" and not unknown_effects:
         return _("No effect's outcome is unknown: it can be given up as any other job, and requeued.")
     if verb.name == "ask_again" and (recovery != Recovery.PROBE or not unknown_effects):
         return _("Nobody can be asked: its task has no probe, or none of its effects is unknown.")
+    return None
+
+
+def _why_never_again(verb: Verb, stage: str, *, is_purged: bool, is_compensated: bool) -> str | None:
+    if verb.name in ("requeue", "clone") and stage == Stage.OUTCOME_UNKNOWN:
+        return _("It was given up with an effect that may have happened: to run it again might do that twice.")
+    if is_purged and verb.name in ("requeue", "clone", "purge"):
+        return _("It was purged: its arguments are gone, and it cannot run again.")
+    if is_compensated and verb.name == "requeue":
+        return _("What it did was undone by another job: run again, it would go on as if that had not been.")
     return None
 
 
@@ -229,7 +260,9 @@ def why_barred(barred: str) -> str:
 def why_not_decided(verb: Verb, facts: Mapping[str, Any], id: str | None, name: str) -> str | None:
     """Return in words why a request was not approved or declined, from the facts of its locked row."""
     barred = bar(is_expired=facts["is_expired"], asked_by=(facts["asked_by_id"], facts["asked_by"]), by=(id, name))
-    return why_not(verb, facts["state"], barred=barred)
+    if barred is not None and verb.name == APPROVE and facts["state"] in verb.states:
+        return why_barred(barred)
+    return why_not(verb, facts["state"])
 
 
 def why_stale(outcome: Outcome, why: str | None) -> str | None:
@@ -239,7 +272,7 @@ def why_stale(outcome: Outcome, why: str | None) -> str | None:
 
 def why_refused(verb: Verb, facts: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
     """Return in words why a verb did nothing, from the facts of the locked row."""
-    told = {name: facts[name] for name in ("unknown_effects", "stop_requested", "stage", "recovery") if name in facts}
+    told = {name: facts[name] for name in _DECIDING if name in facts}
     refusal = why_not(verb, facts.get("state", ""), **told)
     if refusal is not None or verb.statement != "reconcile":
         return refusal

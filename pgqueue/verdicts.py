@@ -32,6 +32,7 @@ def verdict(
         "remote_reference": None,
         "result": None,
         "evidence": None,
+        "compensated": False,
     }
 
 

@@ -45,12 +45,14 @@ EXPECTED: dict[str, tuple[Outcome, ...]] = {
         ("happened", "happened_finish", "did_not_happen", "take", "hand_over", "snooze"),
         (STATE, STATE, RUNNING, STATE, A, STATE, STATE, STATE),
     ),
-    **dict.fromkeys(("give_up_unknown", "ask_again"), (STATE, STATE, RUNNING, STATE, UNKNOWN, STATE, STATE, STATE)),
+    **dict.fromkeys(
+        ("give_up_unknown", "ask_again", "compensate"), (STATE, STATE, RUNNING, STATE, UNKNOWN, STATE, STATE, STATE)
+    ),
     **dict.fromkeys(
         ("run_now", "reschedule", "reprioritise", "move_queue"),
         (A, A, RUNNING, STATE, UNKNOWN, STATE, STATE, STATE),
     ),
-    "clone": (STATE, STATE, RUNNING, STATE, UNKNOWN, A, A, A),
+    **dict.fromkeys(("clone", "purge"), (STATE, STATE, RUNNING, STATE, UNKNOWN, A, A, A)),
 }
 """What each verb answers in each of `STATES`, of a job without effects; a verb without its row fails."""
 LEADS_TO = {
@@ -69,6 +71,7 @@ LEADS_TO = {
 GIVEN: dict[str, dict[str, Any]] = {
     "happened": {"remote_reference": "r", "evidence": "seen"},
     "happened_finish": {"remote_reference": "r", "evidence": "seen"},
+    "compensate": {"remote_reference": "r", "evidence": "seen"},
     "did_not_happen": {"evidence": "asked"},
     "hand_over": {"to": "bob"},
     "snooze": {"for_seconds": 60},
@@ -206,7 +209,7 @@ def test_a_job_that_was_asked_to_stop_is_not_offered_the_question_again() -> Non
 
 def test_verbs_make_the_moves_of_the_table_and_no_others() -> None:
     staying = {"run_now", "reschedule", "reprioritise", "move_queue"}
-    staying |= {"ask_to_stop", "skip_head", "ask_again", "take", "hand_over", "snooze", "clone"}
+    staying |= {"ask_to_stop", "skip_head", "ask_again", "take", "hand_over", "snooze", "clone", "purge"}
     for name in set(JOB_VERBS) - staying:
         statement = VERBS[name].statement or name
         moves = {move.source for move in TRANSITIONS if move.by is By.OPERATOR and move.verb == statement}

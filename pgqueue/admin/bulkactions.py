@@ -315,5 +315,4 @@ def _why_not(verb: Any, group: freezing.Group, actor: Actor) -> str | None:
         return _("You may not do this in its queue.")
     if not group.is_unchanged:
         return _("Changed since the set was frozen.")
-    known: dict[str, Any] = {"unknown_effects": group.unknown_effects or 0, "stop_requested": group.stop_requested}
-    return why_not(verb, group.state, words=state_words, **known)
+    return why_not(verb, group.state, words=state_words, **group.known())

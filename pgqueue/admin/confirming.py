@@ -63,6 +63,10 @@ class ConfirmPages(AskedForAdmin):
         """Return what an operator must know before acting."""
         return [(_("State"), self.in_full(self.state_of(obj))), (_("Version"), obj.version)]
 
+    def is_about(self, verb: Verb, obj: Any) -> bool:
+        """Say whether a verb is listed with an object at all, offered or not."""
+        return True
+
     def effects_in_question(self, verb: Verb, obj: Any) -> list[str]:
         """Return the names of the effects that a verb's verdict can be about."""
         return []

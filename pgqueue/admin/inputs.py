@@ -172,6 +172,7 @@ INPUTS: dict[str, tuple[Input, ...]] = {
     ),
     "happened": _HAPPENED,
     "happened_finish": _HAPPENED,
+    "compensate": _HAPPENED[:-1],
     "did_not_happen": (_EFFECT, _EVIDENCE),
     "hand_over": (Input("to", "to", gettext_lazy("Who takes it"), required=True),),
     "snooze": (

@@ -103,6 +103,8 @@ class JobColumns(BulkVerbs):
     @admin.display(description=_("arguments"))
     def arguments(self, job: Job) -> str:
         """Return the arguments as text."""
+        if job.purged_at is not None:
+            return str(_("purged"))
         payload = JobPayload.objects.using(job_alias()).filter(pk=job.pk).first()
         given = {} if payload is None else {"args": payload.args or [], "kwargs": payload.kwargs or {}}
         return json.dumps(given, ensure_ascii=False)
@@ -110,6 +112,8 @@ class JobColumns(BulkVerbs):
     @admin.display(description=_("result"))
     def result(self, job: Job) -> str:
         """Return what the job returned, as text."""
+        if job.purged_at is not None:
+            return str(_("purged"))
         result = JobResult.objects.using(job_alias()).filter(pk=job.pk).first()
         return NOTHING if result is None else json.dumps(result.value, ensure_ascii=False)
 

@@ -14,8 +14,9 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Effect, Job, JobPayload, OperatorAction, Queue, Worker
 from ..protocol import surveying
 from ..protocol.connecting import job_alias
+from ..protocol.following import compensation_of
 from ..states import FINAL, WAITING, Stage, State
-from ..verbs import Verb
+from ..verbs import COMPENSATE, Verb
 from .confirming import Facts
 from .exports import ExportedAdmin
 from .filters import QueueFilter, StateFilter
@@ -213,6 +214,15 @@ class JobAdmin(JobColumns, ExportedAdmin):
         if job.stop_requested_at is not None and job.state == State.RUNNING:
             asked = _("Asked to stop at %(at)s, not yet acknowledged.")
             told.append(str(asked % {"at": instant(job.stop_requested_at)}))
+        if job.purged_at is not None:
+            purged = _(
+                "Purged at %(at)s: its arguments, its result and the texts of its errors are gone. The audit log says "
+                "who did it, and why."
+            )
+            told.append(str(purged % {"at": instant(job.purged_at)}))
+        if job.compensated_at is not None:
+            undone = _("At %(at)s another job was enqueued to undo what this one did; the timeline names it.")
+            told.append(str(undone % {"at": instant(job.compensated_at)}))
         if job.unknown_effects:
             unknown = _(
                 "The outcome of an effect is unknown: a second run could do it twice. Ask the other side what became "
@@ -242,6 +252,9 @@ class JobAdmin(JobColumns, ExportedAdmin):
             "blocks_key": obj.blocks_key,
             "stage": obj.stage,
             "recovery": obj.recovery,
+            "is_purged": obj.purged_at is not None,
+            "is_compensated": obj.compensated_at is not None,
+            "compensation": compensation_of(obj.task) if obj.state == State.UNKNOWN else None,
         }
 
     def effects_in_question(self, verb: Verb, obj: Any) -> list[str]:
@@ -250,6 +263,10 @@ class JobAdmin(JobColumns, ExportedAdmin):
             return []
         rows = Effect.objects.using(job_alias()).filter(job_id=obj.pk, stage=Stage.OUTCOME_UNKNOWN)
         return list(rows.order_by("id").values_list("name", flat=True))
+
+    def is_about(self, verb: Verb, obj: Any) -> bool:
+        """Say whether a verb is listed: what no author has declared is not."""
+        return verb.name != COMPENSATE or compensation_of(obj.task) is not None
 
     def facts_of(self, obj: Any) -> Facts:
         """Return what decides about a job."""

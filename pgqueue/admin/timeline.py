@@ -139,15 +139,17 @@ def _of_action(action: OperatorAction) -> Event:
         at=action.created_at,
         kind="operator",
         title=_("%(who)s: %(verb)s, %(outcome)s") % facts,
-        remark=" ".join(filter(None, (action.reason, action.ticket, _approval(action)))),
+        remark=" ".join(filter(None, (action.reason, action.ticket, *_further(action)))),
         action_id=action.pk,
     )
 
 
-def _approval(action: OperatorAction) -> str:
-    """Say who approved what another one asked for."""
-    by = action.facts.get("approved_by") if isinstance(action.facts, dict) else None
-    return "" if by is None else _("(approved by %(who)s)") % {"who": by}
+def _further(action: OperatorAction) -> Iterable[str]:
+    """Say who approved what another one asked for, and which job was made."""
+    if action.facts.get("approved_by"):
+        yield _("(approved by %(who)s)") % {"who": action.facts["approved_by"]}
+    if action.facts.get("new_job"):
+        yield _("(new job %(id)s)") % {"id": str(action.facts["new_job"])}
 
 
 def _with_waits(events: list[Event]) -> Iterable[Event]:

@@ -87,7 +87,7 @@ class VerbAdmin(ConfirmPages):
     ) -> HttpResponse:
         """List every verb with the object; one that is not offered says why."""
         actor = self.actor_of(request)
-        verbs = [verb for verb in VERBS.values() if verb.kind == self.target_kind]
+        verbs = [verb for verb in VERBS.values() if verb.kind == self.target_kind and self.is_about(verb, obj)]
         offers = [self._offer(request, actor, verb, obj) for verb in verbs]
         # What can be done comes first; what cannot is still listed, with its reason.
         context["offers"] = sorted(offers, key=lambda offer: offer.why_not is not None)

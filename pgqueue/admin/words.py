@@ -74,6 +74,7 @@ VERB_LABELS = {
     "break_lease": _("Break lease"),
     "happened": _("It happened"),
     "happened_finish": _("It happened, nothing is left to do"),
+    "compensate": _("It happened wrongly: run the compensation"),
     "did_not_happen": _("It did not happen"),
     "give_up_unknown": _("Cannot tell, give up"),
     "ask_again": _("Ask the other side again"),
@@ -81,6 +82,7 @@ VERB_LABELS = {
     "hand_over": _("Hand over"),
     "snooze": _("Snooze"),
     "clone": _("Run again as a new job"),
+    "purge": _("Purge arguments and result"),
     "run_now": _("Run now"),
     "reschedule": _("Reschedule"),
     "reprioritise": _("Change priority"),
@@ -116,6 +118,10 @@ CONSEQUENCES = {
         "without an attempt charged."
     ),
     "happened_finish": _("The result is stored, and the job has succeeded: its code does not run again."),
+    "compensate": _(
+        "The result is stored, the job is dead and is never requeued, and the task that its author declared to undo "
+        "the effect is enqueued, once."
+    ),
     "did_not_happen": _("The effect may be called again. When nothing else is unknown, the job runs again now."),
     "give_up_unknown": _("The job is dead, and is never run again: its effect may have happened."),
     "ask_again": _("The other side is asked now what became of the call. The job waits for the answer."),
@@ -123,6 +129,10 @@ CONSEQUENCES = {
     "hand_over": _("Another name stands beside the job. Nothing else changes."),
     "snooze": _("The job is out of the way until then. Nothing else changes."),
     "clone": _("A new job with the same arguments, linked to this one. Every effect of this one may happen again."),
+    "purge": _(
+        "Its arguments, its result, the texts of its errors and what effects answered are deleted for good. The job "
+        "stays, with its keys and the other side's references, and never runs again."
+    ),
     "run_now": _("The job is due now; its attempts are kept."),
     "reschedule": _("The job is due then, and not before."),
     "reprioritise": _("Jobs of a higher priority are taken first. Nothing else changes."),

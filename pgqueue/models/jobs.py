@@ -47,6 +47,10 @@ class Job(models.Model):
     replaced_at = models.DateTimeField(null=True, blank=True)
     replay_until = models.DateTimeField(null=True, blank=True)
     snoozed_until = models.DateTimeField(null=True, blank=True)
+    purged_at = models.DateTimeField(null=True, blank=True)
+    """Since then it has no arguments, result and texts of errors, and is never run again."""
+    compensated_at = models.DateTimeField(null=True, blank=True)
+    """When another job was enqueued to undo what it did; it is never requeued."""
     attempts = models.SmallIntegerField(default=0)
     state = models.TextField(default=State.PENDING.value)
     max_run_seconds = models.IntegerField(null=True, blank=True)
@@ -89,6 +93,7 @@ class Job(models.Model):
             ("break_lease", _("Can break the lease of a running job")),
             ("view_job_args", _("Can view job arguments")),
             ("export_job", _("Can export lists of jobs")),
+            ("purge_job", _("Can purge ended jobs of arguments, results and texts of errors")),
             ("clone_job", _("Can run ended jobs again as new ones")),
             ("triage_unknown", _("Can take, hand over, snooze and probe jobs with an unknown outcome")),
             ("resolve_unknown", _("Can reconcile unknown outcomes")),

@@ -65,9 +65,16 @@ class Group:
     is_unchanged: bool | None
     unknown_effects: int | None
     stop_requested: bool
+    is_purged: bool
+    is_compensated: bool
     jobs: int
     with_reference: int
     oldest_seconds: float | None
+
+    def known(self) -> dict[str, Any]:
+        """Return what else than the state decides about them."""
+        told = ("stop_requested", "is_purged", "is_compensated")
+        return {"unknown_effects": self.unknown_effects or 0, **{name: getattr(self, name) for name in told}}
 
 
 def freeze(

@@ -13,7 +13,8 @@ from django.db import IntegrityError, connections
 
 from ..sql import load
 from ..states import Stage, State
-from .following import enqueue_on_dead
+from .following import compensate as enqueue_compensation
+from .following import compensation_of, enqueue_on_dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,11 @@ def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
     rows = _execute(alias, f"lock_{kind}", {"id": id if isinstance(id, str) else bigint(id)})
     if not rows:
         return None
-    return {**rows[0], "effects": _effects(alias, rows)[rows[0]["id"]]} if kind == "job" else rows[0]
+    if kind != "job":
+        return rows[0]
+    is_unknown = rows[0]["state"] == State.UNKNOWN
+    compensation = {"compensation": compensation_of(rows[0]["task"])} if is_unknown else {}
+    return {**rows[0], "effects": _effects(alias, rows)[rows[0]["id"]], **compensation}
 
 
 def lock_jobs(alias: str, ids: Sequence[int]) -> tuple[dict[int, dict[str, Any]], set[int]]:
@@ -137,6 +142,12 @@ def change_many(alias: str, statement: str, params: Sequence[Mapping[str, Any]])
 def _changed(alias: str, changes: dict[Any, Change]) -> dict[Any, Change]:
     enqueue_on_dead(partial(_rows, alias), [id for id, change in changes.items() if change.state == State.DEAD])
     return changes
+
+
+def compensate(alias: str, job: Mapping[str, Any], name: str, reference: str) -> tuple[int, str]:
+    """Enqueue what undoes an effect of a locked job; return the id of that job, and its queue."""
+    effect = next(effect for effect in job["effects"] if effect["name"] == name)
+    return enqueue_compensation(partial(_rows, alias), job, effect, reference=reference)
 
 
 def is_spent_key(error: IntegrityError) -> bool:

@@ -30,6 +30,7 @@ class JobRow:
     args: str | None
     kwargs: str | None
     result: str | None
+    is_purged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

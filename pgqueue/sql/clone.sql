@@ -1,6 +1,6 @@
 -- Run an ended job again as a new one, linked to it, with an operation key of its own.
 -- Transition: none -> pending for the new job; none, version + 1, for the one that is cloned.
--- Guard: id, version seen, state, no effect was given up as unknown; under the row's lock.
+-- Guard: id, version seen, state, no effect was given up as unknown, not purged; under the row's lock.
 -- Writes: the version, so that one look clones once; the new job, its payload.
 -- Returns: version after, state and queue of the job, and id of the new one; no row when a guard refused.
 WITH cloned AS (
@@ -10,6 +10,7 @@ WITH cloned AS (
         AND job.version = %(version_seen)s::bigint
         AND job.state IN ('succeeded', 'dead', 'cancelled')
         AND job.stage <> 'outcome_unknown'
+        AND job.purged_at IS NULL
     RETURNING
         job.id, job.version, job.state, job.queue, job.task, job.priority, job.max_attempts, job.max_run_seconds,
         job.recovery, job.tenant, job.shard_key, job.resource, job.blocks_key, job.on_dead

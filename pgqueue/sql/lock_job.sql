@@ -7,7 +7,7 @@ SELECT
     job.stop_requested_at IS NOT NULL AS stop_requested, job.held_from, job.blocks_key, job.operation_key,
     job.last_error_class,
     COALESCE(job.replay_until > statement_timestamp(), false) AS replay_safe, job.probe_at, job.taken_by,
-    job.snoozed_until
+    job.snoozed_until, job.purged_at IS NOT NULL AS is_purged, job.compensated_at IS NOT NULL AS is_compensated
 FROM pgqueue_job AS job
 WHERE job.id = %(id)s::bigint
 FOR NO KEY UPDATE

@@ -3,6 +3,7 @@
 SELECT
     job.state, job.queue, job.task, job.version = item.version_seen AS is_unchanged,
     job.unknown_effects, job.stop_requested_at IS NOT NULL AS stop_requested,
+    job.purged_at IS NOT NULL AS is_purged, job.compensated_at IS NOT NULL AS is_compensated,
     count(*) AS jobs,
     count(*) FILTER (
         WHERE EXISTS (
@@ -14,5 +15,5 @@ FROM pgqueue_bulkitem AS item
 LEFT JOIN pgqueue_job AS job ON job.id = item.job_id
 WHERE item.bulk_id = %(id)s::uuid
     AND item.outcome IS NULL
-GROUP BY 1, 2, 3, 4, 5, 6
+GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 ORDER BY count(*) DESC, 1, 2, 3

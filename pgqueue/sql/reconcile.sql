@@ -1,7 +1,7 @@
 -- Settle an unknown outcome with a verdict, an operator's or a probe's.
 -- Transition: unknown -> retrying, succeeded, dead. While another effect is unknown, it stays.
 -- Guard: id, version seen, fence as locked, state, the effect's outcome is unknown, past its call's deadline where it
--- is said not to have happened, nothing else is unknown where the job is said to be done; under the row's lock.
+-- is said not to have happened, nothing else is unknown where the job ends for what happened; under the row's lock.
 -- Writes: the job with a new fence, so that a probe's late answer is refused; the effect. Given up, the effect keeps
 -- its stage, and the job with it: such a job is never run again.
 -- The state stands in a sub-select: with statistics that know no such row, the planner would read all that the
@@ -22,6 +22,7 @@ WITH reconciled AS (
         END,
         probes = 0,
         run_at = CASE WHEN %(target)s::text = 'retrying' THEN statement_timestamp() ELSE job.run_at END,
+        compensated_at = CASE WHEN %(compensated)s::bool THEN statement_timestamp() END,
         finished_at = CASE WHEN %(target)s::text IN ('succeeded', 'dead') THEN statement_timestamp() END,
         stop_requested_at = CASE WHEN %(target)s::text = 'unknown' THEN job.stop_requested_at END,
         taken_by = CASE WHEN %(target)s::text = 'unknown' THEN job.taken_by END,
@@ -42,7 +43,7 @@ WITH reconciled AS (
                     AND (%(effect_stage)s::text <> 'not_called' OR effect.deadline_at <= statement_timestamp())
             )
         END
-        AND (%(target)s::text <> 'succeeded' OR %(unknown_effects)s::smallint = 0)
+        AND (%(target)s::text NOT IN ('succeeded', 'dead') OR %(unknown_effects)s::smallint = 0)
     RETURNING job.id, job.version, job.state, job.queue
 ),
 settled AS (

@@ -1,7 +1,8 @@
 -- Requeue jobs that ended without success.
 -- Transition: dead, cancelled -> pending, due now or after a delay. Attempts are kept; where they were used up, one more is allowed.
 -- Lost leases start anew: a person has looked at the job.
--- Guard: id, version seen, state, one more attempt fits its column, no effect was given up as unknown; under the row's lock.
+-- Guard: id, version seen, state, one more attempt fits its column, no effect was given up as unknown,
+-- not purged, not compensated; under the row's lock.
 -- The state stands in a sub-select, so that the rows are read by their ids.
 -- Returns: each job that was changed, its version after, state and queue; none that a guard refused.
 UPDATE pgqueue_job AS job
@@ -21,4 +22,6 @@ WHERE job.id = asked.id
     AND (SELECT job.state) IN ('dead', 'cancelled')
     AND job.attempts < 32767
     AND job.stage <> 'outcome_unknown'
+    AND job.purged_at IS NULL
+    AND job.compensated_at IS NULL
 RETURNING job.id, job.version, job.state, job.queue

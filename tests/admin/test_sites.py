@@ -14,7 +14,7 @@ from django.test import Client, override_settings
 from pgqueue.admin.words import instant
 from pgqueue.models import Job
 from tests.admin.console import EVERYTHING, audited, client_of, client_with, confirm_url, filled, make, page
-from tests.admin.test_verbs import TARGETS
+from tests.admin.test_verbs import MAKERS, TARGETS
 from tests.factories import AttemptFactory, JobFactory, QueueFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db
@@ -41,7 +41,7 @@ def click_through(client: Client, verb: str, site: str = "admin") -> Any:
     confirm = client.get(url)
     assert confirm.context["object_url"] == page(row, site=site)
     answer = client.post(url, filled(confirm.context["token"], row))
-    shown = Job.objects.latest("id") if verb == "clone" else row
+    shown = Job.objects.latest("id") if verb in MAKERS else row
     assert (answer.status_code, answer.headers["Location"]) == (303, page(shown, site=site))
     end = client.get(answer.headers["Location"])
     assert "done. Audit entry" in end.text

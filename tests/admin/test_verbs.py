@@ -31,7 +31,7 @@ from tests.admin.console import (
     page,
     token_for,
 )
-from tests.factories import JobFactory
+from tests.factories import JobFactory, from_now
 
 pytestmark = pytest.mark.django_db
 STATE_WORDS = {state: state_words(state) for state in State}
@@ -45,6 +45,8 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 }
 TRIAGE = {name: traits for name, traits in UNKNOWN.items() if name != "refused_unknown"}
 
+CHARGE = "tests.testapp.effect_tasks.charge"
+"""A task that declares a compensation."""
 WAITING: dict[str, dict[str, Any]] = {
     "applied": {"retrying": True},
     "refused_running": {"running": True},
@@ -101,6 +103,7 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "happened": UNKNOWN,
     "happened_finish": UNKNOWN,
+    "compensate": {outcome: {**traits, "task": CHARGE} for outcome, traits in UNKNOWN.items()},
     "did_not_happen": UNKNOWN,
     "give_up_unknown": UNKNOWN,
     "ask_again": {
@@ -117,6 +120,12 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
         "refused_running": {"running": True},
         "refused_unknown": {"unknown": True},
         "refused_state": {"retrying": True},
+    },
+    "purge": {
+        "applied": {"succeeded": True},
+        "refused_running": {"running": True},
+        "refused_unknown": {"unknown": True},
+        "refused_state": {"cancelled": True, "purged_at": from_now(-5)},
     },
     "run_now": {**WAITING, "applied": {"future": True}},
     "reschedule": WAITING,
@@ -139,6 +148,8 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Of each verb a target that it applies to, and one for each refusal, as traits of the factory."""
 
+MAKERS = ("clone", "compensate")
+"""Verbs that make a job, and lead to it."""
 TRIAGE_VERBS = ("take", "hand_over", "snooze")
 NEVER = {
     ("ask_to_stop", "refused_running"),
@@ -180,7 +191,7 @@ def test_a_post_answers_what_the_target_allows(verb: str, outcome: str, operator
     answer = operator.post(confirm_url(row, verb), filled(token_for(operator, row, verb), row))
     assert audited() == [(verb, str(row.pk), outcome, REASON), *done_by_approval(verb, row, outcome)]
     if outcome == "applied":
-        shown = Job.objects.latest("id") if verb == "clone" else row
+        shown = Job.objects.latest("id") if verb in MAKERS else row
         assert (answer.status_code, answer.headers["Location"]) == (303, page(shown))
         assert columns(row)["version"] == row.version + 1
         return

@@ -506,9 +506,9 @@ def effect_is_opened_once_by_two_calls_of_one_run(sessions):
     raise AssertionError("decided by what was read before the lock")
 
 
-def evidence_is_not_kept(name, **wrong):
+def evidence_is_not_kept(name, evidence=None, **wrong):
     def scenario(sessions):
-        attempt = AttemptFactory(outcome="lost")
+        attempt = AttemptFactory(outcome="lost", evidence=evidence)
         owner = {"id": attempt.job_id, "fence": attempt.fence, "worker_id": WORKER, **wrong}
         with untouched(attempt):
             keep_evidence(sessions.main, **owner, evidence={"ending": "complete"})

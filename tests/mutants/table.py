@@ -424,11 +424,14 @@ EFFECTS = [
         cut("AND (%(effect_stage)s::text <> 'not_called' OR effect.deadline_at <= statement_timestamp())"),
         s.verdict_refused("too_early", past=False, stage=Stage.NOT_CALLED),
     ),
-    Mutant(
-        "reconcile",
-        "nothing else is unknown where the job is said to be done",
-        cut("AND (%(target)s::text <> 'succeeded' OR %(unknown_effects)s::smallint = 0)"),
-        s.verdict_refused("not_the_last", effects=("sms", "mail"), target=State.SUCCEEDED),
+    *(
+        Mutant(
+            "reconcile",
+            "nothing else is unknown where the job ends for what happened",
+            cut("AND (%(target)s::text NOT IN ('succeeded', 'dead') OR %(unknown_effects)s::smallint = 0)"),
+            s.verdict_refused(f"not_the_last_{target}", effects=("sms", "mail"), target=target),
+        )
+        for target in (State.SUCCEEDED, State.DEAD)
     ),
     Mutant(
         "ask_again",
@@ -441,6 +444,27 @@ EFFECTS = [
         "an effect's outcome is unknown",
         cut("AND job.unknown_effects > 0"),
         s.refused("ask_again", JobFactory, {"probing": True, "unknown_effects": 0}),
+    ),
+    Mutant(
+        "keep_evidence",
+        "not purged",
+        cut("AND (attempt.evidence IS NULL OR jsonb_typeof(attempt.evidence) = 'array')"),
+        s.evidence_is_not_kept("purged", evidence="purged"),
+    ),
+    *(
+        Mutant(
+            verb,
+            guard,
+            cut("AND job.purged_at IS NULL"),
+            s.refused(verb, JobFactory, {"dead": True, "purged_at": from_now(-5)}),
+        )
+        for verb, guard in (("requeue", "not purged"), ("clone", "not purged"), ("purge", "not purged before"))
+    ),
+    Mutant(
+        "requeue",
+        "not compensated",
+        cut("AND job.compensated_at IS NULL"),
+        s.refused("requeue", JobFactory, {"dead": True, "compensated_at": from_now(-5)}),
     ),
     Mutant(
         "clone",
@@ -461,6 +485,7 @@ JOB_SHAPES = {
     "ask_again": {"probing": True},
     "assign": {"unknown": True},
     "clone": {"dead": True},
+    "purge": {"dead": True},
     "hold": {},
     "unhold": {"paused": True},
     "cancel": {},
@@ -479,6 +504,7 @@ OTHER_STATES = {
     "ask_again": {"running": True, "unknown_effects": 1, "recovery": Recovery.PROBE},
     "assign": {"running": True},
     "clone": {"retrying": True},
+    "purge": {"retrying": True},
     "hold": {"unknown": True, "unknown_effects": 0},
     "unhold": {"retrying": True},
     "cancel": {"unknown": True, "unknown_effects": 0},
@@ -496,6 +522,7 @@ STATE_GUARDS = {
     "ask_again": cut("AND (SELECT job.state) = 'unknown'"),
     "assign": cut("AND (SELECT job.state) = 'unknown'"),
     "clone": cut("AND job.state IN ('succeeded', 'dead', 'cancelled')"),
+    "purge": cut("AND job.state IN ('succeeded', 'dead', 'cancelled')"),
     "hold": (
         ("AND (SELECT job.state) IN ('pending', 'retrying')", ""),
         ("held_from = job.state", "held_from = 'pending'"),

@@ -28,10 +28,11 @@ SHAPES = {
     State.CANCELLED: {"cancelled": True},
 }
 KEYED = {"shard_key": "customer:7", "blocks_key": True}
-OVER_UNKNOWN = ("give_up_unknown", "ask_again")
+OVER_UNKNOWN = ("give_up_unknown", "ask_again", "compensate")
 GIVEN = {
     "happened": {"remote_reference": "r", "evidence": "seen"},
     "happened_finish": {"remote_reference": "r", "evidence": "seen"},
+    "compensate": {"remote_reference": "r", "evidence": "seen"},
     "did_not_happen": {"evidence": "asked"},
     "hand_over": {"to": "bob"},
     "snooze": {"for_seconds": 60.0},

@@ -74,3 +74,15 @@ async def manual_later(context: Any, name: str = "run") -> Any:
 @task(settle="each", takes_context=True)
 def settled_each(context: Any, name: str = "run") -> Any:
     return script[name](context)
+
+
+@task
+def refund(job_id: int, effect: str, operation_key: str, remote_reference: str) -> list[Any]:
+    """Undo a charge: tells what it was given."""
+    return [job_id, effect, operation_key, remote_reference]
+
+
+@task(recovery="manual", takes_context=True, compensation=refund)
+def charge(context: Any, card: str = "4242") -> None:
+    """Charge a card; whether that happened, a person finds out."""
+    context.effect("sms", lambda key: None)

@@ -60,11 +60,11 @@ class Command(BaseCommand):
         parser.add_argument("--delay-seconds", type=_seconds, help="With requeue, reschedule: due after this time.")
         parser.add_argument("--priority", type=int, help="With reprioritise: from -100 to 100; higher is taken first.")
         parser.add_argument("--queue", help="With move_queue: where the job goes.")
-        parser.add_argument("--effect", help="With happened, happened_finish, did_not_happen: the effect's name.")
+        parser.add_argument("--effect", help="With a verdict: the name of the effect that it is about.")
         parser.add_argument(
-            "--remote-reference", help="With happened, happened_finish: the remote system's name of it."
+            "--remote-reference", help="With happened, happened_finish, compensate: the remote system's name of it."
         )
-        parser.add_argument("--evidence", help="With happened, happened_finish, did_not_happen: how you know.")
+        parser.add_argument("--evidence", help="With a verdict: how you know.")
         parser.add_argument("--result", type=_json, help="With happened: what the call would have returned, as JSON.")
         parser.add_argument("--to", help="With hand_over: who looks after the job from now on.")
         parser.add_argument("--max-running", type=int, help="With set_limit; without it, any number may run.")
