@@ -53,6 +53,8 @@ def places(verb: Verb, facts: Mapping[str, Any], given: Mapping[str, Any]) -> li
         return [(name if kind == "queue" else "", name if kind == "task" else None)]
     if verb.kind == "queue":
         return [(str(facts["name"]), None)]
+    if verb.kind == "worker":
+        return [(queue, None) for queue in facts["queues"] or [""]]
     if verb.kind == "request":
         return [(facts["queue"] or "", facts["task"])]
     queues = [facts["queue"], *([given["queue"]] if verb.name == "move_queue" else [])]

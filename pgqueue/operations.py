@@ -170,8 +170,8 @@ def _target(verb: Verb, target_id: int | str) -> int | str:
     try:
         return int(target_id)
     except ValueError:
-        if verb.kind == "request":
-            raise VerbParamsError(verb.name, "target", "is no number: give that of the request") from None
+        if verb.kind != "job":
+            raise VerbParamsError(verb.name, "target", f"is no number: give that of the {verb.kind}") from None
         raise JobNotFoundError(target_id) from None
 
 

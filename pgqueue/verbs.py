@@ -19,6 +19,8 @@ from .verb_params import LONGEST_PAUSE_SECONDS, Params
 ACTIVE, PAUSED = "active", "paused"
 """States of a queue, and of a row of limits."""
 APPROVE, COMPENSATE = "approve", "compensate"
+ALIVE, DRAINING, SILENT, STOPPED = "alive", "draining", "silent", "stopped"
+"""States of a worker: a silent one has not been heard for a whole lease."""
 NUMBERS = ("for_seconds", "delay_seconds", "priority")
 """Params that are numbers."""
 LEVEL_OF_MANY = 2
@@ -69,9 +71,9 @@ class Verb:
 
 _DECIDING = (
     *("unknown_effects", "stop_requested", "stage", "recovery"),
-    *("is_purged", "is_compensated", "compensation"),
+    *("is_purged", "is_compensated", "compensation", "leases"),
 )
-"""Facts of a job that decide beside its state."""
+"""Facts of a target that decide beside its state."""
 _TOGETHER = (ACTIVE, PAUSED)
 _NOT_QUEUES = LIMIT_KINDS[1:]
 """A queue has a pause of its own."""
@@ -166,6 +168,8 @@ VERBS: dict[str, Verb] = {
         Verb("pause_queue", "queue", "operate_queue", (ACTIVE,), params=given_as.pausing),
         Verb("resume_queue", "queue", "operate_queue", (PAUSED,)),
         Verb("skip_head", "job", "hold_job", (*WAITING, State.PAUSED, State.UNKNOWN)),
+        Verb("drain_worker", "worker", "operate_worker", (ALIVE,)),
+        Verb("forget_worker", "worker", "operate_worker", (SILENT,)),
         Verb("set_limit", "limit", "operate_limit", _TOGETHER, params=given_as.limiting),
         Verb("set_rate", "limit", "operate_limit", _TOGETHER, params=given_as.rating),
         Verb("set_weight", "limit", "operate_limit", _TOGETHER, params=given_as.weighing, limits=("tenant",)),
@@ -191,6 +195,7 @@ def why_not(
     is_purged: bool = False,
     is_compensated: bool = False,
     compensation: str | None = None,
+    leases: int = 0,
     words: Callable[[str], Any] = str,
 ) -> str | None:
     """Return in words why a verb is not offered on a target; None when it is.
@@ -203,6 +208,12 @@ def why_not(
     if state not in verb.states:
         facts = {"state": words(state), "states": ", ".join(str(words(each)) for each in verb.states)}
         return _("It is %(state)s; this applies to %(states)s.") % facts
+    if leases and verb.name == "forget_worker":
+        return ngettext(
+            "It still holds %(number)d lease: other workers take its job over when that has run out.",
+            "It still holds %(number)d leases: other workers take its jobs over when those have run out.",
+            leases,
+        ) % {"number": leases}
     if unknown_effects and not verb.over_unknown_effects:
         return ngettext(
             "The outcome of %(number)d effect is unknown: that must be reconciled first.",
@@ -215,6 +226,10 @@ def why_not(
         return _("No job waits for it: it has no shard key, or its task lets others of the key pass.")
     if why := _why_never_again(verb, stage, is_purged=is_purged, is_compensated=is_compensated):
         return why
+    return _why_nothing_to_settle(verb, unknown_effects, compensation=compensation, recovery=recovery)
+
+
+def _why_nothing_to_settle(verb: Verb, unknown_effects: int, *, compensation: str | None, recovery: str) -> str | None:
     if verb.name == COMPENSATE and compensation is None:
         return _("Its task declares no compensation: nothing knows how to undo what it did.")
     if verb.name == COMPENSATE and not unknown_effects:

@@ -309,7 +309,7 @@ class LimitFactory(RowFactory):
 
 
 class WorkerFactory(RowFactory):
-    """A worker process that is alive."""
+    """A worker process that is alive; `silent` has not been heard for two leases."""
 
     class Meta:
         model = Worker
@@ -320,10 +320,15 @@ class WorkerFactory(RowFactory):
     pid = factory.Sequence(lambda n: 1_000 + n)
     slots = 10
     host = "host-1"
-    version = "0"
+    release = "0"
     queues = None
     excluded_queues = factory.LazyFunction(list)
     tasks = factory.LazyFunction(lambda: [TASK])
+
+    class Params:
+        silent = factory.Trait(heartbeat_at=factory.LazyFunction(lambda: from_now(-120)))
+        stopped = factory.Trait(stopped_at=factory.LazyFunction(lambda: from_now(-5)))
+        asked = factory.Trait(drain_requested_at=factory.LazyFunction(lambda: from_now(-5)))
 
 
 class OperatorActionFactory(RowFactory):

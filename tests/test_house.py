@@ -70,7 +70,7 @@ def test_no_statement_leaves_session_state_behind(path: Path) -> None:
 def test_every_statement_is_loaded_somewhere() -> None:
     sources = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     named = set(re.findall(r'"([a-z_]+)"', sources))
-    kinds = {f"{verb}_{kind}" for verb in ("ensure", "lock") for kind in ("job", "queue", "limit", "request")}
+    kinds = {f"{verb}_{kind}" for verb in ("ensure", "lock") for kind in ("job", "queue", "limit", "request", "worker")}
     assert {path.stem for path in STATEMENTS} - named - kinds == set()
 
 

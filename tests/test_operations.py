@@ -18,7 +18,7 @@ from pgqueue.refusals import LimitNameError, ReasonMissingError, UnknownVerbErro
 from pgqueue.states import FINAL, TRANSITIONS, By, Lane, Outcome, Recovery, Stage, State
 from pgqueue.verb_params import LONGEST_PAUSE_SECONDS
 from pgqueue.verbs import VERBS, why_not
-from tests.factories import ApprovalRequestFactory, JobFactory, LimitFactory, QueueFactory, from_now
+from tests.factories import ApprovalRequestFactory, JobFactory, LimitFactory, QueueFactory, WorkerFactory, from_now
 from tests.races.rows import snapshot
 
 pytestmark = pytest.mark.django_db
@@ -182,15 +182,20 @@ def test_no_verb_of_a_queue_writes_when_the_version_differs(name: str, state: st
     assert Queue.objects.get().version == version
 
 
+OTHER_STATES = (
+    *("active", "paused", "waiting", "approved", "declined"),
+    *("alive", "draining", "silent", "stopped"),
+)
+"""Of queues and limits, requests, and workers."""
+
+
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_what_a_page_offers_is_what_is_applied(verb: Any) -> None:
     if verb.kind == "job":
         offered = {state for state in STATES if why_not(verb, state, blocks_key=True) is None}
         assert offered == {state for state, outcome in zip(STATES, EXPECTED[verb.name], strict=True) if outcome is A}
     else:
-        told = {
-            state for state in ("active", "paused", "waiting", "approved", "declined") if why_not(verb, state) is None
-        }
+        told = {state for state in OTHER_STATES if why_not(verb, state) is None}
         assert told == set(verb.states)
 
 
@@ -427,7 +432,7 @@ def test_a_user_may_what_his_permissions_say() -> None:
 def test_what_is_forbidden_is_audited_and_changes_nothing(verb: str) -> None:
     user = grant(User.objects.create_user("ada"), "view_job", "view_queue", "view_job_args")
     targets = {"job": JobFactory().id, "queue": QueueFactory().name, "limit": LimitFactory(id="tenant:acme").id}
-    targets["request"] = ApprovalRequestFactory().pk
+    targets |= {"request": ApprovalRequestFactory().pk, "worker": WorkerFactory().pk}
     target = targets[VERBS[verb].kind]
     before = snapshot()
     action = do(verb, target, 1, actor=Actor.of(user), reason="I want to", ticket="OPS-1", idempotency_key="k")

@@ -248,7 +248,7 @@ def test_a_worker_that_found_no_task_warns(caplog: pytest.LogCaptureFixture, mon
 def test_rows_of_workers_long_gone_are_pruned_and_no_job_needs_them() -> None:
     old = from_now(-7200)
     gone = Worker.objects.create(
-        started_at=old, heartbeat_at=old, stopped_at=None, lease_seconds=60, pid=1, slots=1, host="h", version="v",
+        started_at=old, heartbeat_at=old, stopped_at=None, lease_seconds=60, pid=1, slots=1, host="h", release="v",
         queues=None, excluded_queues=[], tasks=[],
     )  # fmt: skip
     job = JobFactory(expired=True, task=nothing.module_path, worker_id=gone.id)

@@ -51,6 +51,10 @@ class ConfirmPages(AskedForAdmin):
         """Return the queue, and the task if it has one, that the target belongs to."""
         raise NotImplementedError
 
+    def places_of(self, obj: Any) -> list[tuple[str, str | None]]:
+        """Return all queues that the target belongs to, where it can be several."""
+        return [self.place_of(obj)]
+
     def state_of(self, obj: Any) -> str:
         """Return the target's state in the verbs' words."""
         return str(obj.state)
@@ -77,7 +81,7 @@ class ConfirmPages(AskedForAdmin):
             return _("The console is read-only at the moment.")
         if not actor.may(verb):
             return _("You do not have the permission pgqueue.%(name)s.") % {"name": verb.permission}
-        if not actor.may_touch(verb, *self.place_of(obj)):
+        if not all(actor.may_touch(verb, *place) for place in self.places_of(obj)):
             return _("You may not do this in its queue.")
         return why_not(verb, self.state_of(obj), words=self.words, **self.known_of(obj))
 

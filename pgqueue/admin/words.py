@@ -33,6 +33,13 @@ STATES: dict[str, tuple[str, Any]] = {
 
 QUEUE_STATES = {"active": _("active"), "paused": _("paused")}
 
+WORKER_STATES = {
+    "alive": _("alive"),
+    "draining": _("draining"),
+    "silent": _("SILENT"),
+    "stopped": _("stopped"),
+}
+
 REQUEST_STATES = {
     "waiting": _("waits for approval"),
     "approved": _("approved"),
@@ -97,6 +104,8 @@ VERB_LABELS = {
     "set_weight": _("Set the tenant's weight"),
     "pause_jobs": _("Pause jobs"),
     "resume_jobs": _("Resume jobs"),
+    "drain_worker": _("Drain worker"),
+    "forget_worker": _("Forget worker"),
     "approve": _("Approve"),
     "decline": _("Decline"),
 }
@@ -145,6 +154,11 @@ CONSEQUENCES = {
     "set_weight": _("In its turn among the tenants of a queue, the tenant has so many jobs."),
     "pause_jobs": _("No worker takes such a job any more, until somebody resumes them. Running jobs go on."),
     "resume_jobs": _("Workers take such jobs again."),
+    "drain_worker": _(
+        "It takes no more jobs, finishes those that run, and ends, as after SIGTERM. It hears that with its next "
+        "heartbeat. Whoever keeps workers running may start another in its place."
+    ),
+    "forget_worker": _("It counts as stopped, and nobody is told of it any more. If it comes back, it is there again."),
     "approve": _("What was asked for is done now, in the name and words of who asked, if nothing has changed since."),
     "decline": _("Nothing is done. It can be asked for again."),
 }
@@ -182,6 +196,11 @@ TIMES = {
 def queue_words(state: str) -> Any:
     """Return what a queue's state is called."""
     return QUEUE_STATES.get(state, state)
+
+
+def worker_words(state: str) -> Any:
+    """Return what a worker's state is called."""
+    return WORKER_STATES.get(state, state)
 
 
 def request_words(state: str) -> Any:

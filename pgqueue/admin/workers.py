@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Count, Min
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, Worker
 from ..protocol.connecting import job_alias
 from ..states import State
-from .base import ReadOnlyAdmin
+from ..verbs import ALIVE, DRAINING, SILENT, STOPPED
+from .confirming import Facts
 from .keyset import Order
 from .marks import text_of
-from .words import NOTHING, instant_of, span
+from .search import job_id
+from .verbs import VerbAdmin
+from .words import NOTHING, instant_of, span, worker_words
 
 
-class WorkerAdmin(ReadOnlyAdmin):
+class WorkerAdmin(VerbAdmin):
     """One row per start of a process."""
 
+    target_kind = "worker"
+    words = in_full = staticmethod(worker_words)
     list_display = (
         "number",
         text_of("host", _("host")),
@@ -32,7 +39,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         "expiry",
         instant_of("started_at", _("started")),
         instant_of("stopped_at", _("stopped")),
-        text_of("version", _("version")),
+        text_of("release", _("release")),
     )
     ordering = ("-id",)
     orders = {"newest": (_("newest"), Order(("-id",)))}
@@ -47,8 +54,10 @@ class WorkerAdmin(ReadOnlyAdmin):
         "takes",
         "slots",
         "lease_seconds",
-        "version",
+        "release",
         "tasks",
+        "running",
+        "version",
     )
     empty_text = _("No worker has reported for days. Start one: manage.py runworker.")
 
@@ -59,6 +68,52 @@ class WorkerAdmin(ReadOnlyAdmin):
         for row in rows:
             its: Any = counted.get(row.pk, {})
             row.leases, row.first_expiry = its.get("pk__count", 0), its.get("lease_until__min")
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the worker with its leases."""
+        worker = super().get_object(request, object_id, from_field)
+        if worker is not None:
+            self.read_beside([worker])
+        return worker
+
+    def target_of(self, object_id: str) -> str | None:
+        """Return a worker's number without what may stand around it."""
+        number = job_id(object_id)
+        return None if number is None else str(number)
+
+    def place_of(self, obj: Any) -> tuple[str, str | None]:
+        """Return one of the queues that it serves."""
+        return self.places_of(obj)[0]
+
+    def places_of(self, obj: Any) -> list[tuple[str, str | None]]:
+        """Return the queues that it serves; none where it serves all."""
+        return [(queue, None) for queue in obj.queues or [""]]
+
+    def known_of(self, obj: Any) -> dict[str, Any]:
+        """Return how many leases it holds: one that holds any is not forgotten."""
+        return {"leases": obj.leases}
+
+    def state_of(self, obj: Any) -> str:
+        """Return the state in the verbs' words; a silent one has missed a whole lease, so its jobs are taken over."""
+        if obj.stopped_at is not None:
+            return STOPPED
+        if self._silent_seconds(obj) > obj.lease_seconds:
+            return SILENT
+        return DRAINING if obj.draining or obj.drain_requested_at is not None else ALIVE
+
+    def facts_of(self, obj: Any) -> Facts:
+        """Return what decides about a worker."""
+        return [
+            *super().facts_of(obj),
+            (_("Heard"), self.heard(obj)),
+            (_("Queues"), self.takes(obj)),
+            (_("Leases"), obj.leases),
+            (_("First lease ends"), self.expiry(obj)),
+        ]
+
+    def shown_as(self, target: str, facts: Mapping[str, Any]) -> Any:
+        """Return the worker by its number, host and process."""
+        return Worker(pk=int(target), host=facts["host"], pid=facts["pid"])
 
     @admin.display(description=_("running/slots"))
     def running(self, worker: Any) -> Any:
@@ -83,12 +138,8 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("state"))
     def state(self, worker: Any) -> Any:
-        """Return whether it is heard; a silent one has missed a whole lease, so its jobs are taken over."""
-        if worker.stopped_at is not None:
-            return _("stopped")
-        if self._silent_seconds(worker) > worker.lease_seconds:
-            return _("SILENT")
-        return _("draining") if worker.draining else _("alive")
+        """Return whether it is heard."""
+        return worker_words(self.state_of(worker))
 
     @admin.display(description=_("heard"))
     def heard(self, worker: Any) -> Any:

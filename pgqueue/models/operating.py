@@ -80,15 +80,17 @@ class Worker(models.Model):
     """One start of a worker process; a restart is a new row, whatever the host is called."""
 
     id = models.BigAutoField(primary_key=True)
+    version = models.BigIntegerField(default=1)
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
     stopped_at = models.DateTimeField(null=True, blank=True)
+    drain_requested_at = models.DateTimeField(null=True, blank=True)
     lease_seconds = models.FloatField()
     pid = models.IntegerField()
     slots = models.IntegerField()
     draining = models.BooleanField(default=False)
     host = models.TextField()
-    version = models.TextField()
+    release = models.TextField()
     queues: Any = models.JSONField(null=True)
     excluded_queues: Any = models.JSONField(null=True)
     tasks: Any = models.JSONField()
@@ -97,6 +99,7 @@ class Worker(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
+        permissions = (("operate_worker", _("Can drain and forget workers")),)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}#{self.pk}"

@@ -19,7 +19,7 @@ def register(
     *,
     host: str,
     pid: int,
-    version: str,
+    release: str,
     slots: int,
     lease_seconds: float,
     queues: Sequence[str] | None,
@@ -31,7 +31,7 @@ def register(
     params = {
         "host": host,
         "pid": pid,
-        "version": version,
+        "release": release,
         "slots": slots,
         "lease_seconds": lease_seconds,
         "queues": None if queues is None else json.dumps(list(queues)),
@@ -64,6 +64,7 @@ def declare_limits(connection: psycopg.Connection[Any], limits: Mapping[str, Map
 class Heard:
     """What a process is told when it says that it is alive."""
 
+    drain_requested: bool = False
     bulk_runs: bool = False
 
 

@@ -99,6 +99,8 @@ def _run(options: Options, inbox: Inbox) -> int:
 
 def _heartbeat(options: Options, claimant: Claimant, holdings: Holdings, inbox: Inbox, runner: BulkRunner) -> Heartbeat:
     def heed(heard: Heard) -> None:
+        if heard.drain_requested:
+            inbox.put(Signal.STOP)
         if heard.bulk_runs:
             runner.hint()
 
@@ -140,7 +142,7 @@ def _register(options: Options) -> Claimant:
             connection,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=__version__,
+            release=__version__,
             slots=options.concurrency,
             lease_seconds=options.lease_seconds,
             queues=options.queues,

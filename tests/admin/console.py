@@ -13,16 +13,24 @@ from django.test import Client
 from django.urls import reverse
 
 from pgqueue.admin.seen import Seen
-from pgqueue.models import ApprovalRequest, Job, Limit, OperatorAction, Queue
+from pgqueue.models import ApprovalRequest, Job, Limit, OperatorAction, Queue, Worker
 from pgqueue.verbs import VERBS as ALL_VERBS
-from tests.factories import ApprovalRequestFactory, EffectFactory, JobFactory, LimitFactory, QueueFactory
+from tests.factories import (
+    ApprovalRequestFactory,
+    EffectFactory,
+    JobFactory,
+    LimitFactory,
+    QueueFactory,
+    WorkerFactory,
+)
 
-MODELS = {"job": Job, "queue": Queue, "limit": Limit, "request": ApprovalRequest}
+MODELS = {"job": Job, "queue": Queue, "limit": Limit, "request": ApprovalRequest, "worker": Worker}
 FACTORIES = {
     "job": JobFactory,
     "queue": QueueFactory,
     "limit": LimitFactory,
     "request": ApprovalRequestFactory,
+    "worker": WorkerFactory,
 }
 VERBS = {name: verb for name, verb in ALL_VERBS.items() if verb.kind in MODELS}
 EVERYTHING = (

@@ -112,7 +112,8 @@ def test_no_action_of_the_site_is_offered_or_run(model: str, operator: Client, m
 def test_nothing_but_a_post_writes(method: str, operator: Client) -> None:
     job = JobFactory(running=True)
     kinds = {"job": job, "queue": QueueFactory(), "limit": LimitFactory(), "request": ApprovalRequestFactory()}
-    rows = [*kinds.values(), WorkerFactory(), OperatorActionFactory(target_id=str(job.pk))]
+    kinds["worker"] = WorkerFactory()
+    rows = [*kinds.values(), OperatorActionFactory(target_id=str(job.pk))]
     JobPayloadFactory(job_id=job.pk)
     AttemptFactory(job_id=job.pk)
     urls = [page(row, name) for row in rows for name in ("change", "history", "delete")]

@@ -326,7 +326,7 @@ def test_stored_html_is_text(operator: Client) -> None:
     JobResult.objects.create(job_id=row.pk, value=SCRIPT)
     AttemptFactory(job_id=row.pk, error_class=SCRIPT, message=SCRIPT, outcome=SCRIPT)
     queue = QueueFactory(name=SCRIPT, paused=True, pause_reason=SCRIPT, paused_by=SCRIPT)
-    worker = WorkerFactory(host=SCRIPT, version=SCRIPT, queues=[SCRIPT], excluded_queues=[SCRIPT], tasks=[SCRIPT])
+    worker = WorkerFactory(host=SCRIPT, release=SCRIPT, queues=[SCRIPT], excluded_queues=[SCRIPT], tasks=[SCRIPT])
     action = OperatorActionFactory(verb=SCRIPT, reason=SCRIPT, ticket=SCRIPT, actor_name=SCRIPT, facts={"x": SCRIPT})
     urls = [*LISTS, *(page(each) for each in (row, queue, worker, action)), page(row, "history")]
     urls += [confirm_url(row, "break_lease"), confirm_url(queue, "resume_queue")]

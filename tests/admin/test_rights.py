@@ -44,7 +44,7 @@ def not_payments(user: Any, verb: str, queue: str, task: str | None) -> bool:
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_hook_is_asked_for_each_object(verb: str, operator: Client, settings: Any) -> None:
     name = {"queue": {"name": "payments"}, "job": {"queue": "payments"}, "limit": {"id": "task:payments"}}
-    name["request"] = name["job"]
+    name |= {"request": name["job"], "worker": {"queues": ["mail", "payments"]}}
     if verb == "set_weight":
         pytest.skip("only tenants have one, and a tenant is of no queue or task")
     mine = make(verb, TARGETS[verb]["applied"])

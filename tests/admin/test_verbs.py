@@ -138,6 +138,8 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
     "resume_jobs": {"applied": {"paused": True}, "refused_state": {}},
     "pause_queue": {"applied": {}, "refused_state": {"paused": True}},
     "resume_queue": {"applied": {"paused": True}, "refused_state": {}},
+    "drain_worker": {"applied": {}, "refused_state": {"silent": True}},
+    "forget_worker": {"applied": {"silent": True}, "refused_state": {}},
     "approve": {
         "applied": {},
         "refused_running": {"about": {"running": True}},
@@ -158,7 +160,7 @@ NEVER = {
     *(
         (name, f"refused_{why}")
         for name, verb in VERBS.items()
-        if verb.kind in ("queue", "limit")
+        if verb.kind in ("queue", "limit", "worker")
         for why in ("running", "unknown")
     ),
     *((verb, "refused_state") for verb in ("set_limit", "set_rate", "set_weight")),
@@ -199,6 +201,8 @@ def test_a_post_answers_what_the_target_allows(verb: str, outcome: str, operator
     shown = unescape(answer.text)
     if VERBS[verb].kind in ("queue", "limit"):
         assert "active" in shown or "paused" in shown
+    elif VERBS[verb].kind == "worker":
+        assert "alive" in shown or "SILENT" in shown
     else:
         assert str({**STATE_WORDS, **REQUEST_STATES}[row.state]) in shown
 
@@ -231,7 +235,7 @@ def test_a_post_answers_what_happened_meanwhile(
         case "gone":
             type(row).objects.filter(pk=row.pk).delete()
             # A queue or a limit without a row is an active one of version 0.
-            expected = "gone" if VERBS[verb].kind in ("job", "request") else "changed"
+            expected = "gone" if VERBS[verb].kind in ("job", "request", "worker") else "changed"
         case "busy":
             lock(request.getfixturevalue("open_connection")(), row)
         case "replayed":

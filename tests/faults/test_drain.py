@@ -8,6 +8,7 @@ import time
 import pytest
 
 from pgqueue import enqueue_many
+from pgqueue.operations import Actor, act
 from tests.testapp import fault_tasks
 
 from .harness import SHORT, Database, Journal, Workers, holds_for, until
@@ -44,6 +45,43 @@ def test_running_jobs_finish_and_the_others_are_given_back(
     assert sorted(journal.starts()) == ["job-0", "job-1", "job-2"]
     assert database.rows("SELECT DISTINCT attempts, lease_losses FROM pgqueue_job") == [(1, 0)]
     assert second.drain() == 0
+
+
+def test_a_worker_that_is_asked_to_drain_ends_when_its_jobs_have_ended(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """The request reaches it with a heartbeat; nothing is claimed from then on, and it ends as after SIGTERM."""
+    first = fault_tasks.wait_for.enqueue(str(journal), "first", "gate")
+    worker = workers.start("--concurrency", "1", settings={"LEASE_SECONDS": 3})
+    until(lambda: journal.starts() == ["first"])
+    id, version = database.rows("SELECT id, version FROM pgqueue_worker")[0]
+    ada = Actor(id="1", name="ada")
+    asked = act("drain_worker", id, version_seen=version, actor=ada, reason="the host is replaced")
+    assert (asked.outcome, asked.state_after) == ("applied", "draining")
+    until(lambda: database.value("SELECT draining FROM pgqueue_worker"), what="it hears of it")
+    second = fault_tasks.wait_for.enqueue(str(journal), "second", "gate")
+    again = act("drain_worker", id, version_seen=version + 1, actor=ada, reason="again")
+    assert (again.outcome, again.state_found) == ("refused_state", "draining")
+    journal.open("gate")
+    assert worker.wait() == 0
+    assert database.job(first.id)["state"] == "succeeded"
+    assert (database.job(second.id)["state"], journal.starts()) == ("pending", ["first"])
+    assert database.value("SELECT stopped_at IS NOT NULL FROM pgqueue_worker")
+
+
+def test_a_frozen_worker_is_forgotten_once_it_holds_nothing_and_is_there_again_when_it_wakes(
+    workers: Workers, database: Database
+) -> None:
+    worker = workers.start(settings={"LEASE_SECONDS": 3})
+    until(lambda: database.value("SELECT count(*) FROM pgqueue_worker") == 1)
+    worker.send(signal.SIGSTOP)
+    until(lambda: database.value("SELECT heartbeat_at < statement_timestamp() - interval '4 s' FROM pgqueue_worker"))
+    id = database.value("SELECT id FROM pgqueue_worker")
+    gone = act("forget_worker", id, version_seen=1, actor=Actor(id="1", name="ada"), reason="its host is gone")
+    assert (gone.outcome, gone.state_found, gone.state_after) == ("applied", "silent", "stopped")
+    worker.send(signal.SIGCONT)
+    until(lambda: database.value("SELECT stopped_at IS NULL FROM pgqueue_worker"), what="its next heartbeat")
+    assert worker.drain() == 0
 
 
 @pytest.mark.case("K01")

@@ -36,6 +36,7 @@ from tests.factories import (
     LimitFactory,
     ProbeFactory,
     QueueFactory,
+    WorkerFactory,
     from_now,
 )
 from tests.statements.doing import (
@@ -685,6 +686,13 @@ def verdict_refused(name, *, past=True, effects=("sms",), **verdict_facts):
 
     scenario.__name__ = f"verdict_refused_{name}"
     return scenario
+
+
+def worker_with_leases_is_not_forgotten(sessions):
+    row = WorkerFactory(silent=True)
+    JobFactory(expired=True, worker_id=row.pk)
+    with by_the_guard(), untouched(row):
+        change("forget_worker", row)
 
 
 def settled_effect_is_not_settled_again(sessions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgqueue.states import Lane, Recovery, Stage, State
-from tests.factories import ApprovalRequestFactory, JobFactory, LimitFactory, QueueFactory, from_now
+from tests.factories import ApprovalRequestFactory, JobFactory, LimitFactory, QueueFactory, WorkerFactory, from_now
 from tests.mutants import scenarios as s
 from tests.mutants.mutating import Mutant
 
@@ -700,6 +700,71 @@ REQUEST_VERBS = [
     ),
 ]
 
+WORKER_SHAPES = {"drain_worker": {}, "forget_worker": {"silent": True}}
+LEASE_IS_OVER = "worker.heartbeat_at < statement_timestamp() - make_interval(secs => worker.lease_seconds)"
+LEASE_RUNS = LEASE_IS_OVER.replace("<", ">=")
+WORKER_VERBS = [
+    mutant
+    for verb, shape in WORKER_SHAPES.items()
+    for mutant in (
+        Mutant(
+            verb,
+            "id",
+            cut("worker.id = %(id)s::bigint AND"),
+            s.only_the_target_changes(verb, WorkerFactory, shape),
+        ),
+        Mutant(
+            verb,
+            "version seen",
+            cut("AND worker.version = %(version_seen)s::bigint"),
+            s.refused(verb, WorkerFactory, shape, version_seen=99),
+        ),
+        Mutant(
+            verb,
+            "not stopped",
+            cut("AND worker.stopped_at IS NULL"),
+            s.refused(verb, WorkerFactory, {**shape, "stopped": True}),
+        ),
+        Mutant(
+            "lock_worker",
+            f"{verb}: under the row's lock",
+            cut("FOR NO KEY UPDATE OF worker"),
+            s.verb_decides_under_the_lock(verb, WorkerFactory, shape, "pgqueue_worker"),
+        ),
+    )
+] + [
+    Mutant(
+        "drain_worker",
+        "heard within its lease",
+        cut(f"AND {LEASE_RUNS}"),
+        s.refused("drain_worker", WorkerFactory, {"silent": True}),
+    ),
+    Mutant(
+        "drain_worker",
+        "not draining yet",
+        cut("AND NOT worker.draining"),
+        s.refused("drain_worker", WorkerFactory, {"draining": True}),
+    ),
+    Mutant(
+        "drain_worker",
+        "not asked before",
+        cut("AND worker.drain_requested_at IS NULL"),
+        s.refused("drain_worker", WorkerFactory, {"asked": True}),
+    ),
+    Mutant(
+        "forget_worker",
+        "silent for its whole lease",
+        cut(f"AND {LEASE_IS_OVER}"),
+        s.refused("forget_worker", WorkerFactory, {}),
+    ),
+    Mutant(
+        "forget_worker",
+        "without leases as this statement sees them",
+        cut("AND NOT EXISTS", "AND 0 = 0 OR EXISTS"),
+        s.worker_with_leases_is_not_forgotten,
+    ),
+]
+
 FURTHER_GUARDS = [
     Mutant(
         verb,
@@ -855,7 +920,7 @@ PRUNING = [
 ]
 
 MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *PRUNING]
-MUTANTS += [*COMPLETIONS, *REQUEST_VERBS, *FURTHER_GUARDS]
+MUTANTS += [*COMPLETIONS, *REQUEST_VERBS, *WORKER_VERBS, *FURTHER_GUARDS]
 RACING = {
     s.pruning_passes_over_a_lock,
     *s.CLAIMS_PASS_OVER_A_LOCK,

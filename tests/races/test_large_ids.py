@@ -54,7 +54,7 @@ def worker_id(queue_connection: Connection) -> int:
         queue_connection,
         host="host",
         pid=1,
-        version="0",
+        release="0",
         slots=1,
         lease_seconds=60,
         queues=None,

@@ -120,7 +120,7 @@ def register_one(connection, **changes):
     facts = {
         "host": "pod-0",
         "pid": 1,
-        "version": "0",
+        "release": "0",
         "slots": 1,
         "lease_seconds": 60.0,
         "queues": None,

@@ -31,7 +31,7 @@ class Command(BaseCommand):
     """Arguments, then one call."""
 
     help = (
-        "Act on a job, a queue or a limit. Exit status 0: applied, or applied before; 3: nothing was done; "
+        "Act on a job, a queue, a limit or a worker. Exit status 0: applied, or applied before; 3: nothing was done; "
         "4: it waits for a second person's approval."
     )
 
@@ -42,7 +42,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("verb", choices=sorted(VERBS))
-        parser.add_argument("target", help="A job's id, a queue's name, or kind and name of a limit: tenant:acme.")
+        parser.add_argument(
+            "target", help="A job's or a worker's id, a queue's name, or kind and name of a limit: tenant:acme."
+        )
         parser.add_argument(
             "--version",
             dest="seen",
