@@ -14,6 +14,7 @@ from pgqueue.actors import Actor
 from pgqueue.models import Attempt, Effect, Job, JobPayload, JobResult, OperationKey, OperatorAction, Probe
 from pgqueue.retention import sweep
 from tests.factories import (
+    ApprovalRequestFactory,
     AttemptFactory,
     EffectFactory,
     JobFactory,
@@ -58,6 +59,9 @@ def test_all_that_belongs_to_a_job_goes_with_it_but_its_spent_key() -> None:
         AttemptFactory(job_id=job.pk)
         EffectFactory(job_id=job.pk, past=True)
         Probe.objects.create(job_id=job.pk, fence=1, worker_id=1, asked_at=from_now(0), effect="charge")
+        ApprovalRequestFactory(about=job, declined=True)
+        ApprovalRequestFactory(about=job, expired=True)
+        ApprovalRequestFactory(about=job)
         OperationKeyFactory(job_id=job.pk, key=f"order:{job.pk}")
     prune()
     for model in (JobPayload, JobResult, Attempt, Effect, Probe):

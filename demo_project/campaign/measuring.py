@@ -109,7 +109,7 @@ def _screens(deep: str, last: int, dead: int) -> dict[str, Budget]:
         f"?state=dead&after={deep}",
         f"?state=succeeded&after={deep}",
     )
-    little = ("limit", "reconcile", "worker", "bulkaction", "operatoraction")
+    little = ("limit", "reconcile", "worker", "bulkaction", "approvalrequest", "operatoraction")
     return {
         **{f"{BASE}/job/{each}": LIST for each in asked},
         f"{BASE}/job/{last}/change/": PAGE,

@@ -69,16 +69,16 @@ class ApprovalRequestAdmin(VerbAdmin):
         "asked",
         "target",
         "standing",
-        "asked_by",
-        "reason",
-        "ticket",
-        "params",
-        "version_seen",
+        text_of("asked_by", _("asked by")),
+        text_of("reason", _("reason")),
+        text_of("ticket", _("ticket")),
+        "given",
+        text_of("version_seen", _("version then")),
         instant_of("created_at", _("asked at")),
         instant_of("expires_at", _("expires")),
         instant_of("decided_at", _("decided at")),
-        "decided_by",
-        "version",
+        text_of("decided_by", _("decided by")),
+        text_of("version", _("version")),
     )
     empty_text = _(
         "Nobody waits for approval. PGQUEUE['TWO_PERSON_VERBS'] names what a second person must approve; what is "
@@ -152,6 +152,11 @@ class ApprovalRequestAdmin(VerbAdmin):
     def asked(self, obj: ApprovalRequest) -> Any:
         """Return what the console calls the verb, and what commands do."""
         return both(verb_words(obj.verb), obj.verb)
+
+    @admin.display(description=_("given"))
+    def given(self, obj: ApprovalRequest) -> str:
+        """Return the params, with the names that commands have."""
+        return ", ".join(f"{name}: {value}" for name, value in sorted(obj.params.items())) or NOTHING
 
     @admin.display(description=_("target"))
     def target(self, obj: ApprovalRequest) -> Any:

@@ -1,7 +1,8 @@
 -- Delete jobs that ended long ago, with all that belongs to them, among so many rows by number.
 -- Guard: ended long ago, for its state, no effect was given up as unknown; a row that somebody holds is passed over.
 -- Their operation keys stay spent, and their audit rows stay.
--- Writes: the jobs, payloads, results, attempts, effects and probes that are deleted.
+-- Writes: the jobs, payloads, results, attempts, effects, probes and requests for approval that are deleted; not a
+-- request that can still be approved: whoever does holds it, and waits for its job.
 -- Returns: the highest number looked at, how many were looked at, how many were deleted.
 WITH looked AS MATERIALIZED (
     SELECT job.id
@@ -43,6 +44,13 @@ effects AS (
 ),
 probes AS (
     DELETE FROM pgqueue_probe AS probe USING deleted WHERE probe.job_id = deleted.id
+),
+requests AS (
+    DELETE FROM pgqueue_approvalrequest AS request
+    USING deleted
+    WHERE request.target_kind = 'job'
+        AND request.target_id = deleted.id::text
+        AND (request.state <> 'waiting' OR request.expires_at <= statement_timestamp())
 )
 SELECT
     (SELECT max(looked.id) FROM looked),

@@ -6,6 +6,7 @@ from typing import Any
 
 from pgqueue.models import Job
 from tests.factories import (
+    ApprovalRequestFactory,
     AttemptFactory,
     BulkActionFactory,
     BulkItemFactory,
@@ -72,6 +73,9 @@ def seed() -> dict[str, Any]:
     bulk = BulkActionFactory(size=3, state="done", reason="provider is back")
     for job, outcome in zip(dead, ("applied", "changed", "busy"), strict=True):
         BulkItemFactory(bulk_id=bulk.pk, job_id=job.pk, outcome=outcome, version_found=3)
+    asked = ApprovalRequestFactory(
+        about=dead[1], queue="payments", task=TASK, asked_by="op3", reason="the bank is back", ticket="OPS-412"
+    )
     for minute in range(1, 60, 2):
         at = from_now(-60 * minute)
         MinuteStatFactory(
@@ -87,6 +91,7 @@ def seed() -> dict[str, Any]:
         "queue": queue,
         "worker": worker,
         "bulk": bulk,
+        "asked": asked,
     }
 
 
@@ -112,5 +117,8 @@ def screens(rows: dict[str, Any]) -> dict[str, str]:
         "worker": f"{base}/worker/{rows['worker'].pk}/change/",
         "bulk-actions": f"{base}/bulkaction/",
         "bulk-action": f"{base}/bulkaction/{rows['bulk'].pk}/change/",
+        "approvals": f"{base}/approvalrequest/",
+        "approval": f"{base}/approvalrequest/{rows['asked'].pk}/change/",
+        "confirm-approval": f"{base}/approvalrequest/{rows['asked'].pk}/do/approve/",
         "audit": f"{base}/operatoraction/",
     }

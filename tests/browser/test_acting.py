@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from pgqueue.bulk import run_in_background
-from pgqueue.models import BulkItem, Job, OperatorAction, Queue
+from pgqueue.models import ApprovalRequest, BulkItem, Job, JobPayload, OperatorAction, Queue
+from tests.admin.test_verbs import CHARGE
 from tests.browser.conftest import Person
 from tests.browser.seeding import seed
-from tests.factories import JobFactory, QueueFactory, WorkerFactory
+from tests.factories import EffectFactory, JobFactory, JobPayloadFactory, QueueFactory, WorkerFactory
 from tests.races.rows import add_jobs
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -75,6 +76,67 @@ def test_two_people_on_one_confirm_page_one_wins(scripts: bool, person: Bring) -
     assert second.page.input_value("#id_reason") == "my own long reason"
     assert outcomes() == [("op1", "applied"), ("op2", "changed")]
     assert Job.objects.get().version == 4
+
+
+@SCRIPTS
+def test_what_two_persons_decide_is_asked_for_by_one_and_approved_by_the_other(
+    scripts: bool, person: Bring, settings: Any
+) -> None:
+    settings.PGQUEUE = {**settings.PGQUEUE, "TWO_PERSON_VERBS": ["requeue"]}
+    job = JobFactory(dead=True)
+    first, second = (person(name, java_script_enabled=scripts) for name in ("op1", "op2"))
+    confirm(first, job, reason="provider is back")
+    assert "Nothing is done before somebody else approves it" in first.text()
+    assert submit(first) == 303
+    assert "Waits for approval by another person: Requeue job, asked for by op1" in first.text()
+    assert Job.objects.get().state == "dead"
+    second.go("/admin/pgqueue/overview/")
+    second.page.click("text=1 request waits for approval")
+    second.page.locator("#result_list tbody th a").first.click()
+    second.page.click("text=Approve…")
+    said = second.text()
+    for fact in ("provider is back", f"job {job.pk}: Last error", f"job {job.pk}: Version"):
+        assert fact in said
+    second.page.fill("#id_reason", "checked")
+    second.page.fill("#id_typed", str(ApprovalRequest.objects.get().pk))
+    assert submit(second) == 303
+    assert Job.objects.get().state == "pending"
+    assert outcomes() == [("op1", "requested"), ("op2", "applied"), ("op1", "applied")]
+    # He who asked finds out on the job's page, and cannot have approved it himself.
+    first.go(f"{JOBS}{job.pk}/change/")
+    assert "(approved by op2)" in first.text()
+
+
+def test_a_purge_needs_the_number_and_leaves_a_page_that_says_so(person: Bring) -> None:
+    job = JobFactory(dead=True, last_error="anna@example.org")
+    JobPayloadFactory(job_id=job.pk, args=["anna@example.org"])
+    who = person()
+    who.go(f"{JOBS}{job.pk}/change/")
+    assert "anna@example.org" in who.text()
+    who.page.click("text=Purge arguments and result…")
+    who.page.fill("#id_reason", "asked by the customer")
+    who.page.fill("#id_typed", str(job.pk))
+    assert submit(who) == 303
+    said = who.text()
+    assert "Purged at " in said
+    assert "anna@example.org" not in who.page.content()
+    assert not JobPayload.objects.exists()
+
+
+def test_what_happened_wrongly_is_undone_by_a_new_job(person: Bring) -> None:
+    job = JobFactory(unknown=True, task=CHARGE)
+    EffectFactory(job_id=job.pk, fence=job.fence, past=True)
+    who = person()
+    who.go("/admin/pgqueue/reconcile/")
+    who.page.locator("#result_list tbody th a").first.click()
+    who.page.click("text=It happened wrongly: run the compensation…")
+    for field, value in (("reason", "wrong card"), ("remote_reference", "ch_9Q"), ("evidence", "the bank's list")):
+        who.page.fill(f"#id_{field}", value)
+    who.page.fill("#id_typed", str(job.pk))
+    assert submit(who) == 303
+    undone, undoing = Job.objects.order_by("id")
+    assert (undone.state, undoing.state, undoing.parent_id) == ("dead", "pending", job.pk)
+    assert who.page.url.endswith(f"{JOBS}{undoing.pk}/change/")
 
 
 @pytest.mark.acceptance("A14")

@@ -1,4 +1,4 @@
-"""Rows to look at: jobs in every state, a paused queue, a silent worker."""
+"""Rows to look at: jobs in every state, a paused queue, a silent worker, and what waits for a second person."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 import pgqueue
-from pgqueue.models import Attempt, Job, MinuteStat, Queue, Worker
+from pgqueue.models import ApprovalRequest, Attempt, Job, MinuteStat, Queue, Worker
 
 TASK = "shop.tasks.charge_card"
 """No worker of the demo knows it: what is shown stays as it is."""
@@ -55,6 +55,7 @@ def _fill(now: datetime) -> None:
     fences = _draw_fences(DEAD * ATTEMPTS + LIVE)
     dead = Job.objects.bulk_create([_dead(now, number, gone, fences) for number in reversed(range(DEAD))])
     Attempt.objects.bulk_create([attempt for job in dead for attempt in _attempts(job)])
+    ApprovalRequest.objects.bulk_create([_asked(now, dead[0])])
     Job.objects.bulk_create(_live(now, gone, silent, fences))
     MinuteStat.objects.bulk_create([stat for minute in range(1, MINUTES) for stat in _stats(now, minute)])
 
@@ -98,6 +99,23 @@ def _job(now: datetime, **given: Any) -> Job:
     usual: dict[str, Any] = {"queue": "payments", "task": TASK, "max_attempts": 5, "version": 2, "recovery": "manual"}
     usual |= {"created_at": now - timedelta(hours=1), "run_at": now - timedelta(minutes=10)}
     return Job(**(usual | given))
+
+
+def _asked(now: datetime, job: Job) -> ApprovalRequest:
+    """Return what somebody else has asked for, and whoever looks may approve."""
+    return ApprovalRequest(
+        created_at=now - timedelta(minutes=12),
+        expires_at=now + timedelta(days=1),
+        verb="requeue",
+        target_kind="job",
+        target_id=str(job.pk),
+        version_seen=job.version,
+        queue=job.queue,
+        task=job.task,
+        asked_by="op1",
+        reason="The customer has paid in money",
+        ticket="OPS-412",
+    )
 
 
 def _silent_worker(now: datetime) -> Worker:
