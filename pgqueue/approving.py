@@ -19,7 +19,7 @@ from .protocol.listening import BULK as BULK_CHANNEL
 from .states import Outcome
 from .verbs import APPROVE, VERBS, Verb, why_not_decided, why_stale
 
-NUMBERED = ("job", "request")
+NUMBERED = ("job", "worker")
 """Kinds whose targets have numbers."""
 
 

@@ -11,12 +11,13 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from ..models import ApprovalRequest, BulkAction, Job, Limit, Queue
+from ..models import ApprovalRequest, BulkAction, Job, Limit, Queue, Worker
 from ..verbs import why_barred
 from .base import ReadOnlyAdmin
 from .words import verb_words
 
-TARGETS: dict[str, Any] = {"job": Job, "queue": Queue, "limit": Limit, "bulk": BulkAction}
+TARGETS: dict[str, Any] = {"job": Job, "queue": Queue, "limit": Limit, "worker": Worker, "bulk": BulkAction}
+"""What can be asked for, by its kind."""
 SHOWN_AT_MOST = 5
 """Requests beside their target; the list has all."""
 

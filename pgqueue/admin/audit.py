@@ -7,13 +7,14 @@ from typing import Any
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from ..models import ApprovalRequest, BulkAction, Job, Limit, OperatorAction, Queue
+from ..models import ApprovalRequest, OperatorAction
+from .asking import TARGETS
 from .exports import ExportedAdmin
 from .keyset import Order
 from .marks import both, text_of
 from .words import NOTHING, instant_of, outcome_words, state_words, verb_words
 
-TARGETS = {"job": Job, "queue": Queue, "limit": Limit, "bulk": BulkAction, "request": ApprovalRequest}
+EVERY_TARGET = {**TARGETS, "request": ApprovalRequest}
 
 
 class OperatorActionAdmin(ExportedAdmin):
@@ -75,7 +76,7 @@ class OperatorActionAdmin(ExportedAdmin):
     def target(self, action: OperatorAction) -> Any:
         """Return what was acted on, with a link to it."""
         kind, pk = action.target_kind, action.target_id
-        return self.link(TARGETS[kind], pk, f"{kind} {pk}") if kind in TARGETS and pk else f"{kind} {pk}"
+        return self.link(EVERY_TARGET[kind], pk, f"{kind} {pk}") if kind in EVERY_TARGET and pk else f"{kind} {pk}"
 
     @admin.display(description=_("version seen → found → after"))
     def versions(self, action: OperatorAction) -> str:

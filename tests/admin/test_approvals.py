@@ -12,16 +12,30 @@ from django.db import connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from pgqueue.admin.words import verb_words
 from pgqueue.bulk import start
 from pgqueue.conf import problems
 from pgqueue.management.commands.pgqueue_act import NOT_DONE, REQUESTED
 from pgqueue.models import ApprovalRequest, BulkAction, BulkItem, Job, OperatorAction, Queue
 from pgqueue.operations import Actor, act
 from pgqueue.states import Outcome
-from tests.admin.console import REASON, audited, client_with, confirm_url, filled, page, token_for
+from tests.admin.console import (
+    EVERYTHING,
+    REASON,
+    VERBS,
+    audited,
+    client_with,
+    columns,
+    confirm_url,
+    filled,
+    make,
+    page,
+    token_for,
+)
 from tests.admin.test_bulk import DONE, freeze, outcomes, step
 from tests.admin.test_needs import needs
 from tests.admin.test_pages import plain
+from tests.admin.test_verbs import TARGETS
 from tests.factories import ApprovalRequestFactory, JobFactory, QueueFactory, from_now
 
 pytestmark = pytest.mark.django_db
@@ -74,6 +88,28 @@ def test_one_asks_another_approves_and_both_are_on_record(operator: Client, seco
     asked.refresh_from_db()
     assert (asked.state, asked.decided_by) == ("approved", "op2")
     assert "approved by op2" in plain(second.get(LIST))
+
+
+@pytest.mark.parametrize("verb", [name for name, verb in VERBS.items() if verb.kind != "request"])
+def test_every_verb_can_be_asked_for_and_approved(verb: str, operator: Client, settings: Any) -> None:
+    settings.PGQUEUE = {"TWO_PERSON_VERBS": [verb]}
+    row = make(verb, TARGETS[verb]["applied"])
+    before = columns(row)
+    asked = ask(operator, row, verb)
+    assert columns(row) == before
+    second = client_with("op2", *EVERYTHING)
+    assert str(verb_words(verb)) in plain(second.get(page(row)))
+    token = second.get(confirm_url(asked, "approve")).context["token"]
+    answer = second.post(confirm_url(asked, "approve"), filled(token, asked))
+    assert (answer.status_code, answer.headers["Location"]) == (303, page(asked))
+    assert [(done, outcome) for done, _id, outcome, _reason in audited()] == [
+        (verb, "requested"),
+        ("approve", "applied"),
+        (verb, "applied"),
+    ]
+    after = columns(row)
+    assert after is None or after["version"] == row.version + 1
+    assert second.get(page(asked)).status_code == 200
 
 
 def test_what_waits_is_seen_where_it_matters(operator: Client, second: Client) -> None:
