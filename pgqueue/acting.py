@@ -8,6 +8,7 @@ from typing import Any
 
 from . import conf, notifying
 from .actors import Actor, places
+from .cloning import refuse_misfit
 from .protocol import operating
 from .protocol.operating import AuditRow, Change, Replay
 from .refusals import IdempotencyKeyReusedError
@@ -28,6 +29,8 @@ class Request:
     reason: str
     ticket: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    """What else its statement is given, and nobody is told: the arguments of a job."""
     idempotency_key: str | None = None
     wait_seconds: float | None = None
     kind: str = ""
@@ -114,6 +117,9 @@ def _change(alias: str, tried: Sequence[Found]) -> Mapping[int | str, Change]:
     if not tried:
         return {}
     verb = tried[0].request.verb
+    for one in tried:
+        if one.request.payload:
+            refuse_misfit(verb.name, (one.facts or {})["task"], one.request.payload)
     params = [_statement_params(one.request, one.facts or {}) for one in tried]
     if verb.takes_many:
         return operating.change_many(alias, verb.statement or verb.name, params)
@@ -143,6 +149,7 @@ def _statement_params(request: Request, facts: Mapping[str, Any]) -> dict[str, A
         "actor_name": request.actor.name,
         "reason": request.reason,
         **request.verb.params({**facts, "actor_name": request.actor.name}, request.params),
+        **request.payload,
     }
 
 
@@ -150,9 +157,11 @@ def _refusal(request: Request, facts: Mapping[str, Any]) -> Outcome:
     """Say why the guards refused, from the facts of the locked row."""
     if facts["version"] != request.version_seen:
         return Outcome.CHANGED
-    if facts["state"] == State.RUNNING:
-        return Outcome.REFUSED_STATE if State.RUNNING in request.verb.states else Outcome.REFUSED_RUNNING
-    if facts["state"] == State.UNKNOWN or facts.get("unknown_effects"):
+    is_running, verb = facts["state"] == State.RUNNING, request.verb
+    if is_running and State.RUNNING not in verb.states:
+        return Outcome.REFUSED_RUNNING
+    forbids = not (is_running and verb.over_unknown_effects)
+    if facts["state"] == State.UNKNOWN or (facts.get("unknown_effects") and forbids):
         return Outcome.REFUSED_UNKNOWN
     return Outcome.REFUSED_STATE
 

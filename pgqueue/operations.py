@@ -16,13 +16,14 @@ from .acting import Found, audited, conclude, find_replays
 from .acting import Request as Request
 from .actors import Actor as Actor
 from .approving import ask_for_bulk, decide
+from .cloning import ARGS, split
 from .exceptions import LONGEST_NAME, JobNotFoundError
 from .protocol import operating
 from .protocol.approving import BULK
 from .protocol.connecting import job_alias
 from .refusals import LimitNameError, ReasonMissingError, UnknownVerbError, VerbParamsError
 from .states import FINAL, Outcome
-from .verbs import VERBS, Verb
+from .verbs import CLONE, VERBS, Verb
 
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
 
@@ -51,6 +52,7 @@ def act(
     `ReasonMissingError`, `VerbParamsError`, `JobNotFoundError` for an id that is not a number, `LimitNameError` for a
     name that no limit can have, and `IdempotencyKeyReusedError` for a key that stands for another request.
     """
+    told, payload = split(verb, params or {}) if verb == CLONE else (params or {}, {})
     request = Request(
         verb=_verb(verb),
         target_id=_target(_verb(verb), target_id),
@@ -58,10 +60,13 @@ def act(
         actor=replace(actor, name=operating.text(actor.name)),
         reason=operating.text(reason),
         ticket=operating.text(ticket),
-        params=_checked(_verb(verb), params or {}),
+        params=_checked(_verb(verb), told),
+        payload=payload,
         idempotency_key=idempotency_key or None,
         wait_seconds=wait_seconds,
     )
+    if payload and request.needs_approval():
+        raise VerbParamsError(verb, ARGS, "cannot wait for a second person: it would have to be kept where others read")
     if not request.reason and request.verb.level >= 2:
         raise ReasonMissingError(verb)
     return perform(request)

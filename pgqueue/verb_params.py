@@ -58,6 +58,11 @@ def compensating(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     return {**happened(State.DEAD)(facts, given), "compensated": True}
 
 
+def cloning(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the new arguments are is no param: it is written, and not on record."""
+    return {"is_anew": "arguments" in given, "args": None, "kwargs": None}
+
+
 def did_not_happen(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **verdict(facts["effects"], given.get("effect"), stage=Stage.NOT_CALLED, target=State.RETRYING),

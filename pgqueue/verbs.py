@@ -18,7 +18,7 @@ from .verb_params import LONGEST_PAUSE_SECONDS, Params
 
 ACTIVE, PAUSED = "active", "paused"
 """States of a queue, and of a row of limits."""
-APPROVE, COMPENSATE = "approve", "compensate"
+APPROVE, CLONE, COMPENSATE = "approve", "clone", "compensate"
 ALIVE, DRAINING, SILENT, STOPPED = "alive", "draining", "silent", "stopped"
 """States of a worker: a silent one has not been heard for a whole lease."""
 NUMBERS = ("for_seconds", "delay_seconds", "priority")
@@ -159,7 +159,15 @@ VERBS: dict[str, Verb] = {
             needs=("for_seconds",),
             statement="assign",
         ),
-        Verb("clone", "job", "clone_job", FINAL, level=3),
+        Verb(
+            CLONE,
+            "job",
+            "clone_job",
+            tuple(state for state in State if state is not State.UNKNOWN),
+            over_unknown_effects=False,
+            level=3,
+            params=given_as.cloning,
+        ),
         Verb("purge", "job", "purge_job", FINAL, level=3),
         Verb("run_now", "job", "reschedule_job", WAITING, params=given_as.at_once, statement="reschedule"),
         Verb("reschedule", "job", "reschedule_job", WAITING, params=given_as.delaying, needs=("delay_seconds",)),

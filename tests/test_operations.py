@@ -52,7 +52,8 @@ EXPECTED: dict[str, tuple[Outcome, ...]] = {
         ("run_now", "reschedule", "reprioritise", "move_queue"),
         (A, A, RUNNING, STATE, UNKNOWN, STATE, STATE, STATE),
     ),
-    **dict.fromkeys(("clone", "purge"), (STATE, STATE, RUNNING, STATE, UNKNOWN, A, A, A)),
+    "clone": (A, A, A, A, UNKNOWN, A, A, A),
+    "purge": (STATE, STATE, RUNNING, STATE, UNKNOWN, A, A, A),
 }
 """What each verb answers in each of `STATES`, of a job without effects; a verb without its row fails."""
 LEADS_TO = {

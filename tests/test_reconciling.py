@@ -11,7 +11,7 @@ from django.db import connections
 
 from pgqueue.models import Attempt, Effect, Job, JobPayload, OperatorAction
 from pgqueue.operations import Action, Actor, act
-from pgqueue.refusals import VerbParamsError
+from pgqueue.refusals import IdempotencyKeyReusedError, VerbParamsError
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
 from pgqueue.testing import run_jobs
 from pgqueue.verbs import VERBS
@@ -279,6 +279,75 @@ def test_an_ended_job_runs_again_as_a_new_one(shape):
     assert (fresh(job).state, fresh(job).version) == (job.state, job.version + 1)
     assert do("clone", job, given={}).outcome == Outcome.CHANGED, "one look clones once"
     assert Job.objects.count() == 2
+
+
+@pytest.mark.parametrize("shape", [{}, {"running": True}, {"paused": True}, {"succeeded": True}])
+def test_a_clone_has_other_arguments_and_the_first_job_stays_as_it_is(shape):
+    job = JobFactory(**shape, operation_key="once")
+    JobPayload.objects.create(job_id=job.pk, args=[1, 2])
+    answer = do("clone", job, given={"new_args": [7], "new_kwargs": {"right": 8}})
+    assert answer.outcome == Outcome.APPLIED
+    new = Job.objects.get(pk=answer.new_job_id)
+    assert (new.state, new.cloned_from_id, new.operation_key) == (State.PENDING, job.pk, None)
+    payload = JobPayload.objects.get(job_id=new.pk)
+    assert (payload.args, payload.kwargs) == ([7], {"right": 8})
+    assert JobPayload.objects.get(job_id=job.pk).args == [1, 2]
+    assert (fresh(job).state, fresh(job).version) == (job.state, job.version + 1)
+    assert list(OperatorAction.objects.get().params) == ["arguments"], "no argument is on record, only a digest"
+
+
+def test_a_clone_may_have_no_arguments_or_its_first_ones():
+    job = JobFactory(succeeded=True, task="tests.testapp.tasks.nothing_known")
+    JobPayload.objects.create(job_id=job.pk, args=[1, 2])
+    bare = do("clone", job, given={"new_args": []})
+    assert not JobPayload.objects.filter(job_id=bare.new_job_id).exists()
+    named = do("clone", fresh(job), given={"new_kwargs": {"a": 1}})
+    assert (payload := JobPayload.objects.get(job_id=named.new_job_id)).args is None
+    assert payload.kwargs == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"new_args": {"a": 1}}, "is no list"),
+        ({"new_kwargs": [1]}, "is no object"),
+        ({"new_args": ["\0"]}, "cannot be stored"),
+        ({"new_args": ["x" * 2_000_000]}, "cannot be stored"),
+        ({"new_args": [1, 2, 3]}, "does not fit the task"),
+        ({"new_kwargs": {"c": 1}}, "does not fit the task"),
+    ],
+)
+def test_arguments_that_no_job_could_have_are_refused_before_anything_is_written(given, says):
+    job = JobFactory(succeeded=True)
+    with pytest.raises(VerbParamsError, match=says):
+        do("clone", job, given=given)
+    assert (Job.objects.count(), OperatorAction.objects.count(), fresh(job).version) == (1, 0, job.version)
+
+
+@pytest.mark.parametrize("shape", [{"running": True}, {"retrying": True, "recovery": Recovery.IDEMPOTENT}])
+def test_a_job_with_an_effect_that_may_have_happened_is_not_cloned(shape):
+    job = JobFactory(**shape, stage=Stage.OUTCOME_UNKNOWN, unknown_effects=1)
+    EffectFactory(job_id=job.pk)
+    answer = do("clone", job, given={"new_args": [1]})
+    assert (answer.outcome, Job.objects.count()) == (Outcome.REFUSED_UNKNOWN, 1)
+    assert "must be reconciled first" in answer.why
+
+
+def test_the_same_clone_asked_for_twice_is_one_and_with_other_arguments_an_error():
+    job = JobFactory(succeeded=True)
+    asked = {"version_seen": job.version, "actor": ADA, "reason": "r", "idempotency_key": "k"}
+    first = act("clone", job.pk, params={"new_args": [1, 2]}, **asked)
+    assert act("clone", job.pk, params={"new_args": [1, 2]}, **asked).outcome == Outcome.REPLAYED
+    with pytest.raises(IdempotencyKeyReusedError):
+        act("clone", job.pk, params={"new_args": [1, 3]}, **asked)
+    assert first.new_job_id == Job.objects.latest("id").pk
+
+
+def test_other_arguments_do_not_wait_for_a_second_person(settings):
+    settings.PGQUEUE = {"TWO_PERSON_VERBS": ["clone"]}
+    with pytest.raises(VerbParamsError, match="second person"):
+        do("clone", JobFactory(succeeded=True), given={"new_args": [1, 2]})
+    assert not OperatorAction.objects.exists()
 
 
 # the shell

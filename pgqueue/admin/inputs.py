@@ -16,6 +16,7 @@ from ..verb_params import LARGEST_COUNT, LARGEST_PRIORITY, LARGEST_WEIGHT
 LONGEST_MINUTES = 366 * 24 * 60
 LARGEST_SPREAD_MINUTES = 24 * 60
 LONGEST_TEXT = 2_000
+LONGEST_JSON = 100_000
 
 
 def _minutes(text: str) -> float:
@@ -57,6 +58,16 @@ def _json(text: str) -> str:
     return text
 
 
+def _json_of(kind: type, told: Any) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = json.loads(_json(text))
+        if not isinstance(value, kind):
+            raise ValueError(told)
+        return value
+
+    return read
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """One field of a confirm page. `read` turns what was typed into the param, or says what is wrong with it."""
@@ -66,12 +77,13 @@ class Input:
     label: Any
     required: bool = False
     kind: str = "text"
-    """text, number, or effect: one of those whose outcome is unknown."""
+    """text, area: text of several lines, number, or effect: one of those whose outcome is unknown."""
     smallest: float = 1
     largest: float = LONGEST_MINUTES
     step: str = "1"
     """Of a number."""
     read: Callable[[str], Any] = str
+    longest: int = LONGEST_TEXT
 
 
 _EFFECT = Input("effect", "effect", gettext_lazy("Effect that the verdict is about"), kind="effect")
@@ -170,6 +182,24 @@ INPUTS: dict[str, tuple[Input, ...]] = {
             largest=LARGEST_WEIGHT,
         ),
     ),
+    "clone": (
+        Input(
+            "new_args",
+            "new_args",
+            gettext_lazy("Other positional arguments, as a JSON list (both empty: the same as before)"),
+            kind="area",
+            read=_json_of(list, gettext_lazy("This is no JSON list: it stands in [ ].")),
+            longest=LONGEST_JSON,
+        ),
+        Input(
+            "new_kwargs",
+            "new_kwargs",
+            gettext_lazy("Other named arguments, as a JSON object"),
+            kind="area",
+            read=_json_of(dict, gettext_lazy("This is no JSON object: it stands in { }.")),
+            longest=LONGEST_JSON,
+        ),
+    ),
     "happened": _HAPPENED,
     "happened_finish": _HAPPENED,
     "compensate": _HAPPENED[:-1],
@@ -188,7 +218,7 @@ def read_inputs(verb: str, posted: Mapping[str, Any]) -> tuple[dict[str, Any], d
     params: dict[str, Any] = {}
     problems = {}
     for asked in INPUTS.get(verb, ()):
-        typed = posted.get(asked.name, "").replace("\0", "").strip()[:LONGEST_TEXT]
+        typed = posted.get(asked.name, "").replace("\0", "").strip()[: asked.longest]
         if not typed:
             if asked.required:
                 problems[asked.name] = _("“%(field)s” is missing.") % {"field": asked.label}
@@ -229,7 +259,7 @@ def shown_inputs(verb: str, posted: Mapping[str, Any], effects: list[str]) -> li
             "required": each.required,
             "kind": each.kind,
             "value": posted.get(each.name, ""),
-            "longest": LONGEST_TEXT,
+            "longest": each.longest,
             "smallest": each.smallest,
             "largest": each.largest,
             "step": each.step,

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from ..models import OperatorAction
 from ..operations import Action, Actor, act
 from ..protocol.operating import text
-from ..refusals import IdempotencyKeyReusedError
+from ..refusals import IdempotencyKeyReusedError, VerbParamsError
 from ..states import Outcome
 from ..verbs import VERBS, Verb
 from .asking import waiting_lines
@@ -151,6 +151,12 @@ class VerbAdmin(ConfirmPages):
         except IdempotencyKeyReusedError:
             error = _("This page was used before, with other values: nothing was done.")
             return self._page(request, verb, target, error=error, status=HTTPStatus.CONFLICT, seen=seen)
+        except VerbParamsError as problem:
+            said = _("“%(name)s” %(problem)s.") % {"name": problem.param, "problem": problem.problem}
+            problems = {problem.param: said}
+            return self._page(
+                request, verb, target, problems=problems, status=HTTPStatus.UNPROCESSABLE_ENTITY, seen=seen
+            )
         if action.outcome in DONE:
             return self._done(request, verb, target, action)
         return self._refuse(request, verb, target, action.outcome, seen, why=action.why or "")

@@ -137,7 +137,10 @@ CONSEQUENCES = {
     "take": _("Your name stands beside the job. Nothing else changes."),
     "hand_over": _("Another name stands beside the job. Nothing else changes."),
     "snooze": _("The job is out of the way until then. Nothing else changes."),
-    "clone": _("A new job with the same arguments, linked to this one. Every effect of this one may happen again."),
+    "clone": _(
+        "A new job, linked to this one, with its arguments or with others; this one stays as it is, and goes on if it "
+        "runs. The new one has an operation key of its own: every effect of this one may happen again."
+    ),
     "purge": _(
         "Its arguments, its result, the texts of its errors and what effects answered are deleted for good. The job "
         "stays, with its keys and the other side's references, and never runs again."

@@ -1,14 +1,15 @@
--- Run an ended job again as a new one, linked to it, with an operation key of its own.
+-- Run a job again as a new one, linked to it, with an operation key of its own: with its arguments, or with others.
 -- Transition: none -> pending for the new job; none, version + 1, for the one that is cloned.
--- Guard: id, version seen, state, no effect was given up as unknown, not purged; under the row's lock.
+-- Guard: id, version seen, state, no effect is unknown or was given up as unknown, not purged; under the row's lock.
 -- Writes: the version, so that one look clones once; the new job, its payload.
+-- The state stands in a sub-select, so that the row is read by its id.
 -- Returns: version after, state and queue of the job, and id of the new one; no row when a guard refused.
 WITH cloned AS (
     UPDATE pgqueue_job AS job
     SET version = job.version + 1
     WHERE job.id = %(id)s::bigint
         AND job.version = %(version_seen)s::bigint
-        AND job.state IN ('succeeded', 'dead', 'cancelled')
+        AND (SELECT job.state) <> 'unknown'
         AND job.stage <> 'outcome_unknown'
         AND job.purged_at IS NULL
     RETURNING
@@ -31,10 +32,16 @@ job AS (
 ),
 payload AS (
     INSERT INTO pgqueue_jobpayload (job_id, args, kwargs, trace)
-    SELECT job.id, old.args, old.kwargs, old.trace
+    SELECT
+        job.id, CASE WHEN %(is_anew)s::bool THEN %(args)s::jsonb ELSE old.args END,
+        CASE WHEN %(is_anew)s::bool THEN %(kwargs)s::jsonb ELSE old.kwargs END, old.trace
     FROM job
     CROSS JOIN cloned
-    JOIN pgqueue_jobpayload AS old ON old.job_id = cloned.id
+    LEFT JOIN pgqueue_jobpayload AS old ON old.job_id = cloned.id
+    WHERE CASE
+        WHEN %(is_anew)s::bool THEN %(args)s::jsonb IS NOT NULL OR %(kwargs)s::jsonb IS NOT NULL
+        ELSE old.job_id IS NOT NULL
+    END
 )
 SELECT cloned.version, cloned.state, cloned.queue, job.id
 FROM cloned

@@ -1,6 +1,7 @@
 -- Ask a worker process to end once what it runs has ended. It hears that with its next heartbeat.
 -- Transition: none; version + 1.
--- Guard: id, version seen, not stopped, heard within its lease, not draining yet, not asked before; under the row's lock.
+-- Guard: id, version seen, not stopped, heard within its lease, not draining yet, not asked before; under the
+-- row's lock.
 -- Returns: version after and state, no queue; no row when a guard refused.
 UPDATE pgqueue_worker AS worker
 SET drain_requested_at = statement_timestamp(), version = worker.version + 1

@@ -1,6 +1,7 @@
 -- Count a worker process that nobody hears as stopped. Its row goes with the others, after WORKER_RETENTION_SECONDS.
 -- Transition: none; version + 1.
--- Guard: id, version seen, not stopped, silent for its whole lease, without leases as this statement sees them; under the row's lock.
+-- Guard: id, version seen, not stopped, silent for its whole lease, without leases as this statement sees them; under
+-- the row's lock.
 -- Returns: version after and state, no queue; no row when a guard refused.
 UPDATE pgqueue_worker AS worker
 SET stopped_at = statement_timestamp(), version = worker.version + 1

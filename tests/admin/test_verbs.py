@@ -117,9 +117,8 @@ TARGETS: dict[str, dict[str, dict[str, Any]]] = {
     "snooze": TRIAGE,
     "clone": {
         "applied": {"dead": True},
-        "refused_running": {"running": True},
         "refused_unknown": {"unknown": True},
-        "refused_state": {"retrying": True},
+        "refused_state": {"dead": True, "stage": "outcome_unknown"},
     },
     "purge": {
         "applied": {"succeeded": True},
@@ -156,6 +155,7 @@ TRIAGE_VERBS = ("take", "hand_over", "snooze")
 NEVER = {
     ("ask_to_stop", "refused_running"),
     ("break_lease", "refused_running"),
+    ("clone", "refused_running"),
     *((verb, "refused_unknown") for verb in TRIAGE_VERBS),
     *(
         (name, f"refused_{why}")

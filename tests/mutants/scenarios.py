@@ -651,6 +651,8 @@ def change(verb, row, **changes):
         }
     if verb == "reconcile":
         params |= {"fence": row.fence, **verdict_on_an_effect(row)}
+    if verb == "clone":
+        params |= {"is_anew": False, "args": None, "kwargs": None}
     if verb == "assign":
         params |= {"taken_by": "bob"}
     if verb in MANY:

@@ -468,7 +468,7 @@ EFFECTS = [
     ),
     Mutant(
         "clone",
-        "no effect was given up as unknown",
+        "no effect is unknown or was given up as unknown",
         cut("AND job.stage <> 'outcome_unknown'"),
         s.refused("clone", JobFactory, {"dead": True, "stage": Stage.OUTCOME_UNKNOWN}),
     ),
@@ -503,7 +503,7 @@ OTHER_STATES = {
     "reconcile": {"replaying": True},
     "ask_again": {"running": True, "unknown_effects": 1, "recovery": Recovery.PROBE},
     "assign": {"running": True},
-    "clone": {"retrying": True},
+    "clone": {"unknown": True, "unknown_effects": 0},
     "purge": {"retrying": True},
     "hold": {"unknown": True, "unknown_effects": 0},
     "unhold": {"retrying": True},
@@ -521,7 +521,7 @@ STATE_GUARDS = {
     "reconcile": cut("AND (SELECT job.state) = 'unknown'"),
     "ask_again": cut("AND (SELECT job.state) = 'unknown'"),
     "assign": cut("AND (SELECT job.state) = 'unknown'"),
-    "clone": cut("AND job.state IN ('succeeded', 'dead', 'cancelled')"),
+    "clone": cut("AND (SELECT job.state) <> 'unknown'"),
     "purge": cut("AND job.state IN ('succeeded', 'dead', 'cancelled')"),
     "hold": (
         ("AND (SELECT job.state) IN ('pending', 'retrying')", ""),

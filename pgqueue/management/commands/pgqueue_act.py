@@ -24,6 +24,7 @@ PARAMS = (
     *("for_seconds", "max_running", "rate_per_second", "burst", "weight"),
     *("delay_seconds", "priority", "queue"),
     *("effect", "remote_reference", "evidence", "result", "to"),
+    *("new_args", "new_kwargs"),
 )
 
 
@@ -69,6 +70,8 @@ class Command(BaseCommand):
         parser.add_argument("--evidence", help="With a verdict: how you know.")
         parser.add_argument("--result", type=_json, help="With happened: what the call would have returned, as JSON.")
         parser.add_argument("--to", help="With hand_over: who looks after the job from now on.")
+        parser.add_argument("--new-args", type=_json, help="With clone: other positional arguments, as a JSON list.")
+        parser.add_argument("--new-kwargs", type=_json, help="With clone: other named arguments, as a JSON object.")
         parser.add_argument("--max-running", type=int, help="With set_limit; without it, any number may run.")
         parser.add_argument("--rate-per-second", type=float, help="With set_rate; without it, any number may start.")
         parser.add_argument("--burst", type=int, help="With set_rate: most starts at once after a rest; by default 1.")
