@@ -66,7 +66,7 @@ def test_a_statement_that_sets_the_state_is_a_verb_of_the_table(name):
     writes = re.search(
         r"UPDATE pgqueue_job\b.*?\bSET\b(?:(?!\bWHERE\b|\bFROM\b).)*?\bstate\s*=", STATEMENTS[name], re.S
     )
-    verbs = {move.verb for move in TRANSITIONS} | {"claim_picked"}
+    verbs = {move.verb for move in TRANSITIONS} | {"claim_picked", "complete_first"}
     assert bool(writes) == (name in verbs)
     assert ("INSERT INTO pgqueue_job (" in STATEMENTS[name]) == (name in ENQUEUEING | CLONING)
 
@@ -139,7 +139,11 @@ def test_an_operators_verb_is_offered_in_the_states_it_leaves():
     assert {name: states for name, states in offered.items() if name in moving} == {
         verb: {source for source, _ in moves_of(verb)} for verb in moving
     }
-    others = {"ask_to_stop", "skip_head", "ask_again", "assign", "clone", "reschedule", "reprioritise", "move_queue"}
+    others = {"ask_to_stop", "skip_head", "ask_again", "assign", "clone", "purge"} | {
+        "reschedule",
+        "reprioritise",
+        "move_queue",
+    }
     assert {name for name in offered if name not in moving} == others
 
 
