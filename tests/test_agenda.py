@@ -97,7 +97,7 @@ def test_a_woken_worker_looks_again_after_the_window_of_the_one_who_woke_it(cloc
     agenda = make_agenda(clock)
     agenda.see(horizon(), poll_seconds=10)
     agenda.wake()
-    agenda.get(PLAIN, [], asked=4)
+    agenda.get(PLAIN, 0, asked=4)
     assert agenda.pause(held=threads(0), waiting=0) == pytest.approx(0.05)
 
 
@@ -119,14 +119,14 @@ def test_while_work_flows_it_looks_every_second(clock: Clock) -> None:
 def test_a_short_claim_is_followed_by_a_look(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
-    agenda.get(PLAIN, [make_lease()], asked=4)
+    agenda.get(PLAIN, 1, asked=4)
     assert agenda.wants_look()
 
 
 def test_a_claim_that_has_more_is_asked_again_in_a_moment(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.LANED), poll_seconds=10)
-    agenda.get(LANED, [], asked=4, has_more=True)
+    agenda.get(LANED, 0, asked=4, has_more=True)
     assert agenda.sources(held=threads(0)) == ()
     assert not agenda.is_empty()
     clock.now += agenda.pause(held=threads(0), waiting=0)
@@ -141,7 +141,7 @@ def test_a_slot_that_another_process_frees_is_found_within_a_look_and_an_own_one
 ) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(source.lane), poll_seconds=10)
-    agenda.get(source, [], asked=4)
+    agenda.get(source, 0, asked=4)
     assert agenda.pause(held=threads(0), waiting=0) == BUSY_LOOK_SECONDS
     agenda.end(make_lease(lane=source.lane), ending(), pool=Pool.THREADS)
     assert agenda.sources(held=threads(0)) == (source,)
@@ -150,7 +150,7 @@ def test_a_slot_that_another_process_frees_is_found_within_a_look_and_an_own_one
 def test_rows_that_are_due_but_not_for_this_worker_do_not_make_it_spin(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
-    agenda.get(PLAIN, [], asked=4)
+    agenda.get(PLAIN, 0, asked=4)
     assert agenda.pause(held=threads(0), waiting=0) == BUSY_LOOK_SECONDS
 
 
@@ -176,14 +176,16 @@ def test_a_job_that_lost_a_lease_waits_until_nothing_is_held_and_then_runs_alone
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
     assert agenda.sources(held=threads(1)) == ()
     assert agenda.sources(held=threads(0)) == (ALONE,)
-    agenda.get(ALONE, [make_lease(7, Lane.ALONE)], asked=1)
+    agenda.get(ALONE, 1, asked=1)
+    agenda.hold(ALONE, [make_lease(7, Lane.ALONE)])
     assert agenda.sources(held=threads(1)) == ()
 
 
 def test_after_a_job_alone_other_work_gets_as_much_time(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
-    agenda.get(ALONE, [make_lease(7, Lane.ALONE)], asked=1)
+    agenda.get(ALONE, 1, asked=1)
+    agenda.hold(ALONE, [make_lease(7, Lane.ALONE)])
     agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=30.0), pool=Pool.THREADS)
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
     assert agenda.sources(held=threads(0)) == (PLAIN,)
@@ -200,9 +202,9 @@ def test_a_retry_is_looked_for_when_it_is_due(clock: Clock) -> None:
 
 def test_the_job_count_bounds_every_lane(clock: Clock) -> None:
     agenda = make_agenda(clock, max_jobs=2)
-    agenda.get(PLAIN, [make_lease(1)], asked=2)
+    agenda.get(PLAIN, 1, asked=2)
     assert [agenda.room(source, held=threads(0)) for source in (PLAIN, LANED, ALONE)] == [1, 1, 1]
-    agenda.get(ALONE, [make_lease(2)], asked=1)
+    agenda.get(ALONE, 1, asked=1)
     assert [agenda.room(source, held=threads(0)) for source in (PLAIN, LANED, ALONE)] == [0, 0, 0]
     assert agenda.is_spent()
 
@@ -249,10 +251,10 @@ def test_large_arguments_are_held_up_to_64_mib(clock: Clock) -> None:
     for number in range(200):
         agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
     large = make_lease()._replace(args="x" * 2**20)
-    agenda.get(PLAIN, [large] * 50, asked=50)
+    agenda.hold(PLAIN, [large] * 50)
     assert agenda.room(PLAIN, held=threads(0)) == 32
     assert agenda.room(PLAIN, held=threads(44)) == 20
-    agenda.get(PLAIN, [make_lease()] * 20, asked=20)
+    agenda.hold(PLAIN, [make_lease()] * 20)
     assert agenda.room(PLAIN, held=threads(44)) == 36
 
 
@@ -283,7 +285,7 @@ def test_each_pool_has_a_claim_and_room_of_its_own(both: Agenda) -> None:
 
 def test_a_full_pool_does_not_keep_the_worker_awake(both: Agenda) -> None:
     both.see(horizon(Lane.PLAIN), poll_seconds=10)
-    both.get(PLAIN, [], asked=4)
+    both.get(PLAIN, 0, asked=4)
     assert both.pause(held=counts(0, 10), waiting=0) == BUSY_LOOK_SECONDS
 
 
@@ -296,12 +298,12 @@ def test_a_job_alone_may_be_of_any_pool_and_waits_for_both(both: Agenda) -> None
 
 def test_a_slow_claim_that_found_too_little_rests_before_it_is_sent_again(both: Agenda, clock: Clock) -> None:
     both.see(horizon(Lane.PLAIN), poll_seconds=10)
-    both.get(ON_LOOP, [], asked=10, took_seconds=0.2)
+    both.get(ON_LOOP, 0, asked=10, took_seconds=0.2)
     both.see(horizon(Lane.PLAIN), poll_seconds=10)
     assert both.sources(held=counts(0, 0)) == (PLAIN,)
     clock.now += REST_RATIO * 0.2 - 0.1
     both.see(horizon(Lane.PLAIN), poll_seconds=10)
-    both.get(PLAIN, [], asked=4)
+    both.get(PLAIN, 0, asked=4)
     assert both.pause(held=counts(0, 0), waiting=0) == pytest.approx(0.1)
     assert not both.is_empty()
     clock.now += 0.11

@@ -157,15 +157,22 @@ def lease_cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Lease]:
 def send_plain(
     connection: psycopg.Connection[Any], claimant: Claimant, *, limit: int, turn: Turn
 ) -> psycopg.Cursor[Lease]:
-    """Send a claim of the plain lane inside a transaction of the caller's; `read_plain` takes what came of it."""
+    """Send a claim of the plain lane inside a transaction of the caller's; a `Haul` is what came of it."""
     return lease_cursor(connection).execute(load("claim"), _params(claimant, limit, turn))
 
 
-def read_plain(sent: psycopg.Cursor[Lease], turn: Turn) -> list[Lease]:
-    """Return the leases of a claim that was sent, once its transaction has ended."""
-    leases = sent.fetchall()
-    turn.claims += bool(leases)
-    return with_replaced(sent.connection, leases)
+class Haul:
+    """Leases as a trip brought them, counted at once and read when there is time: that takes longer than counting."""
+
+    def __init__(self, claimed: psycopg.Cursor[Lease] | None = None) -> None:
+        self._claimed = claimed
+
+    def __len__(self) -> int:
+        return 0 if self._claimed is None else self._claimed.rowcount
+
+    def read(self) -> list[Lease]:
+        """Return the leases. Raise `psycopg.OperationalError` when the server is away and has to be asked again."""
+        return [] if self._claimed is None else with_replaced(self._claimed.connection, self._claimed.fetchall())
 
 
 def _params(claimant: Claimant, limit: int, turn: Turn) -> dict[str, Any]:

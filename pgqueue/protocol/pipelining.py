@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from .. import conf
-from .claiming import Claimant, Lease, Turn, read_plain, send_plain
+from .claiming import Claimant, Haul, Turn, send_plain
 from .connecting import one_trip
 from .settling import REFUSED, Ending, EndingKind, Settled, read, send, settle, settle_one_by_one, settled
 
@@ -37,8 +37,8 @@ def settle_and_claim(
     endings: Sequence[Ending],
     wishes: Sequence[Wish],
     meanwhile: Callable[[], None] = lambda: None,
-) -> tuple[Settled, list[list[Lease]]]:
-    """Write endings as `settle` does, then claim; return what came of them, and the leases for each wish.
+) -> tuple[Settled, list[Haul]]:
+    """Write endings as `settle` does, then claim; return what came of them, and what was claimed for each wish.
 
     `meanwhile` is called when all is sent: what it does costs no time that the server is not busy in. The transaction
     is open until it returns, so it is short, and raises nothing.
@@ -65,10 +65,12 @@ def settle_and_claim(
         if not travelling:
             raise
         after = settle_one_by_one(connection, worker_id=worker_id, endings=travelling, error=error)
-        return _together(before, after), [[] for _ in wishes]
-    leases = [read_plain(claim, wish.turn) for claim, wish in zip(claims, wishes, strict=True)]
+        return _together(before, after), [Haul() for _ in wishes]
+    hauls = [Haul(claim) for claim in claims]
+    for haul, wish in zip(hauls, wishes, strict=True):
+        wish.turn.claims += bool(haul)
     after = settled(connection, worker_id=worker_id, endings=travelling, written=read(sent))
-    return _together(before, after), leases
+    return _together(before, after), hauls
 
 
 def _together(first: Settled, second: Settled) -> Settled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..protocol.claiming import Horizon, Lease
@@ -97,29 +97,32 @@ class Agenda:
         else:
             self._due |= self._sources(lane)
 
-    def get(
-        self, source: Source, leases: list[Lease], *, asked: int, took_seconds: float = 0.0, has_more: bool = False
-    ) -> None:
-        """A claim answered. Fewer than asked: the source is empty, and a look tells until when.
+    def get(self, source: Source, count: int, *, asked: int, took_seconds: float = 0.0, has_more: bool = False) -> None:
+        """A claim answered with so many leases. Fewer than asked: the source is empty, and a look tells until when.
 
         One that has more broke off, or met the locks of another claim: it is asked again in a moment.
         """
         self._moved_at = self._clock()
         if self._left is not None:
-            self._left -= len(leases)
-        if leases and source.pool is not None:
-            size = sum(len(lease.args or "") + len(lease.kwargs or "") for lease in leases)
-            self._paces[source.pool].note_bytes(size, jobs=len(leases))
+            self._left -= count
         if source is ALONE:
-            self._get_alone(leases)
-        elif len(leases) < asked and has_more:
+            self._get_alone(count)
+        elif count < asked and has_more:
             self._resting_until[source] = self._clock() + SHORTEST_NAP_SECONDS
-        elif len(leases) < asked:
+        elif count < asked:
             self._due.discard(source)
             if len(self._paces) > 1 and took_seconds >= SLOW_CLAIM_SECONDS:
                 self._resting_until[source] = self._clock() + REST_RATIO * took_seconds
-            if leases:
+            if count:
                 self._look_at = 0.0
+
+    def hold(self, source: Source, leases: Sequence[Lease]) -> None:
+        """Leases that a claim answered with are read, and about to be handed out."""
+        if leases and source.pool is None:
+            self._alone = leases[0].id
+        elif leases and source.pool is not None:
+            size = sum(len(lease.args or "") + len(lease.kwargs or "") for lease in leases)
+            self._paces[source.pool].note_bytes(size, jobs=len(leases))
 
     def end(self, lease: Lease, ending: Ending, *, pool: Pool) -> None:
         """A lease was settled, or turned out to be lost."""
@@ -193,9 +196,8 @@ class Agenda:
         """Say whether the last look, still fresh, found nothing due."""
         return not self._due and not self.wants_look()
 
-    def _get_alone(self, leases: list[Lease]) -> None:
-        if leases:
-            self._alone = leases[0].id
+    def _get_alone(self, count: int) -> None:
+        if count:
             self._patience_seconds = PATIENCE_SECONDS
         else:
             # Another worker was faster, or nobody here may run it: then it would be so again.

@@ -27,8 +27,10 @@ from ..takeover import take_over_expired
 from .agenda import Agenda, Source
 from .executor import Work
 from .finishing import Aftermath
+from .hauls import Hauls
 from .inbox import Inbox, Mail, Signal
 from .options import Options
+from .orders import Orders
 from .pace import Pool, crew_of, paces_of
 from .pools import Pools
 from .tally import Tally
@@ -89,13 +91,12 @@ class Dispatcher:
         self._connection: psycopg.Connection[Any] | None = None
         self._failures = 0
         self._endings: list[Ending] = []
+        self._hauls = Hauls(self._hand_out)
         self._named: set[str] = set()
         self.aftermath = Aftermath(Tally(), submit=self._submit, alias=options.alias)
         self._doubt_until = 0.0
-        self._told_to_stop = False
         self._draining = False
-        self.ran_out = False
-        self.has_stuck = False
+        self.orders = Orders()
 
     def run(self) -> None:
         """Work until told to stop, or until the options say that it is done."""
@@ -122,16 +123,8 @@ class Dispatcher:
         self._endings.extend(mail.endings)
         if Signal.WAKE in mail.signals:
             self._agenda.wake()
-        if Signal.STOP in mail.signals:
-            self._told_to_stop = True
-        # Asked here too: after a freeze this thread may be the first to wake, with endings to be refused.
-        if not self.ran_out and (Signal.LEASES_RAN_OUT in mail.signals or self._holdings.have_run_out()):
-            logger.error("worker.stopping reason=leases_ran_out worker=%d", self._claimant.worker_id)
-            self.ran_out = True
-        if Signal.STUCK in mail.signals and not self.has_stuck:
-            logger.error("worker.stopping reason=stuck worker=%d", self._claimant.worker_id)
-            self.has_stuck = True
-        if (self._told_to_stop or self.ran_out or self.has_stuck) and not self._draining:
+        wants_end = self.orders.read(mail.signals, self._holdings, worker_id=self._claimant.worker_id)
+        if wants_end and not self._draining:
             self._drain()
 
     def _drain(self) -> None:
@@ -142,6 +135,7 @@ class Dispatcher:
 
     def _give_back(self) -> None:
         """Give back the leases that no thread has begun."""
+        self._hauls.unpack()
         for held in self._pools.withdraw():
             self._endings.append(Ending(EndingKind.RELEASE, held.lease.id, held.lease.fence))
 
@@ -151,6 +145,7 @@ class Dispatcher:
             self._turn()
         except SERVER_IS_AWAY as error:
             self._close()
+            self._hauls.unpack()
             self._failures += 1
             logger.warning("database.failed failures=%d error=%s", self._failures, type(error).__name__)
             return delay_seconds(self._failures, base_seconds=0.1, cap_seconds=RECONNECT_CAP_SECONDS)
@@ -184,6 +179,7 @@ class Dispatcher:
         return self._connection
 
     def _give_back_unheard(self, connection: psycopg.Connection[Any]) -> None:
+        self._hauls.unpack()
         held_ids = list(self._holdings.fences())
         for id, fence in find_unheard(connection, worker_id=self._claimant.worker_id, held_ids=held_ids):
             logger.warning("claim.unheard job=%d fence=%d", id, fence)
@@ -198,25 +194,35 @@ class Dispatcher:
             limit = self._agenda.room(source, held=held)
             if limit > 0:
                 wishes[source] = Wish(self._claimants[source.pool], limit, self._turns[source])
-        if not self._endings and not wishes:
-            return
+        if self._endings or wishes:
+            self._travel(connection, wishes)
+        if not self._inbox.has(FEW):
+            self._hauls.unpack()
+
+    def _travel(self, connection: psycopg.Connection[Any], wishes: Mapping[Source, Wish]) -> None:
+        """Send endings and wishes. While the server is busy, hand out what the trip before this one brought."""
         asked_at = boot_seconds()
-        settled, claimed = settle_and_claim(
+        settled, hauls = settle_and_claim(
             connection,
             worker_id=self._claimant.worker_id,
             endings=self._endings,
             wishes=list(wishes.values()),
-            meanwhile=self.aftermath.catch_up,
+            meanwhile=self._catch_up,
         )
         endings, self._endings = self._endings, settled.busy
         # First: the same job may have been claimed anew.
         ended = self._forget(endings, settled)
-        for (source, wish), leases in zip(wishes.items(), claimed, strict=True):
-            self._hand_out(source, leases, asked=wish.limit, asked_at=asked_at)
+        for (source, wish), haul in zip(wishes.items(), hauls, strict=True):
+            self._get(source, len(haul), asked=wish.limit, asked_at=asked_at)
+            self._hauls.add(source, haul, asked_at=asked_at)
         self.aftermath.add(ended, settled.written)
         self._leave_to_others(connection, ended)
-        if endings and self._options.burst and not len(self._holdings):
+        if endings and self._options.burst and not len(self._holdings) + len(self._hauls):
             self._agenda.look_now()  # The last jobs may have enqueued others.
+
+    def _catch_up(self) -> None:
+        self._hauls.unpack()
+        self.aftermath.catch_up()
 
     def _forget(self, endings: Sequence[Ending], settled: Settled) -> Ended:
         """Hold no longer what was settled or lost, and return it."""
@@ -263,11 +269,15 @@ class Dispatcher:
         asked_at = boot_seconds()
         turn = self._turns[source]
         leases = claim(connection, self._claimants[source.pool], lane=source.lane, limit=limit, turn=turn)
-        self._hand_out(source, leases, asked=limit, asked_at=asked_at)
+        self._get(source, len(leases), asked=limit, asked_at=asked_at)
+        self._hand_out(source, leases, asked_at)
 
-    def _hand_out(self, source: Source, leases: list[Lease], *, asked: int, asked_at: float) -> None:
+    def _get(self, source: Source, count: int, *, asked: int, asked_at: float) -> None:
         took, has_more = boot_seconds() - asked_at, self._turns[source].has_more
-        self._agenda.get(source, leases, asked=asked, took_seconds=took, has_more=has_more)
+        self._agenda.get(source, count, asked=asked, took_seconds=took, has_more=has_more)
+
+    def _hand_out(self, source: Source, leases: list[Lease], asked_at: float) -> None:
+        self._agenda.hold(source, leases)
         if leases:
             self._submit(self._holdings.add(leases, asked_at=asked_at))
 
@@ -275,17 +285,18 @@ class Dispatcher:
         self._pools.submit(works, crew=crew_of(self._paces))
 
     def _held(self) -> Mapping[Pool, int]:
-        return self._pools.held(self._holdings)
+        return self._hauls.added_to(self._pools.held(self._holdings))
 
     def _to_be_held(self) -> Mapping[Pool, int]:
         """Return how many leases are held for each pool once the endings at hand are written."""
-        return self._pools.held(self._holdings, but={ending.id for ending in self._endings})
+        but = {ending.id for ending in self._endings}
+        return self._hauls.added_to(self._pools.held(self._holdings, but=but))
 
     def _pause(self) -> float:
         if self._endings:
             return LOCKED_RETRY_SECONDS
         if self._draining:
-            return STUCK_SECONDS if self.has_stuck else self._poll_seconds()
+            return STUCK_SECONDS if self.orders.has_stuck else self._poll_seconds()
         if self._holdings.is_cut_off():
             return CUT_OFF_SECONDS
         pause = self._agenda.pause(held=self._held(), waiting=self._pools.waiting())
@@ -299,11 +310,13 @@ class Dispatcher:
         return longest * random.uniform(0.4, 1.0)
 
     def _is_done(self) -> bool:
-        if self._told_to_stop and self._is_in_vain():
+        if self.orders.told_to_stop and self._is_in_vain():
             logger.error("worker.stopping reason=endings_unwritten count=%d", len(self._endings))
-            self.ran_out = True
+            self.orders.ran_out = True
             return True
-        if self._endings or len(self._holdings) > self._pools.hopeless(self._holdings) or not self._pools.is_idle():
+        if self._endings or len(self._hauls) or not self._pools.is_idle():
+            return False
+        if len(self._holdings) > self._pools.hopeless(self._holdings):
             return False
         if self._draining or self._agenda.is_spent():
             return True

@@ -58,6 +58,10 @@ class Inbox:
             self._wants_first = False
             self._signals.put(Signal.ENDED)
 
+    def has(self, count: int) -> bool:
+        """Say whether so many endings lie here."""
+        return len(self._endings) >= count
+
     def take(self, *, timeout_seconds: float) -> Mail:
         """Wait for a signal or an ending, at most so long, and return it with all others that are there."""
         self._wants_first = True

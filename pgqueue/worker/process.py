@@ -116,9 +116,9 @@ def _heartbeat(options: Options, claimant: Claimant, holdings: Holdings, inbox: 
 
 
 def _status(dispatcher: Dispatcher, memory: MemoryWatch) -> Exit:
-    if dispatcher.has_stuck:
+    if dispatcher.orders.has_stuck:
         return Exit.STUCK
-    if dispatcher.ran_out:
+    if dispatcher.orders.ran_out:
         return Exit.LEASES_RAN_OUT
     return Exit.MEMORY if memory.is_over else Exit.DONE
 
