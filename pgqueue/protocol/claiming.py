@@ -14,6 +14,7 @@ from .. import conf
 from ..sql import load
 from ..states import Lane
 from .connecting import one_trip, quick_cursor, transaction
+from .marks import Group, Marks
 
 PICK_ROUNDS = 5
 """Most rounds of one guarded claim: each passes over the keys that the one before was refused."""
@@ -94,7 +95,14 @@ class Turn:
     places: dict[str, list[str]] = field(default_factory=dict)
     """The key, task and resource after which to look, of tenants with more of them than one walk looks at."""
     has_more: bool = False
-    """Whether another claim may find what this one did not: it broke off, or somebody held a lock."""
+    """Whether another claim may find what this one did not: it broke off, somebody held a lock, or it used marks."""
+    marks: Marks = field(default_factory=Marks)
+
+    def count(self, claimed: int, *, wanted: int) -> None:
+        """Note how many jobs a claim of the plain lane got."""
+        self.claims += bool(claimed)
+        self.has_more = self.marks.are_used and claimed < wanted
+        self.marks.answered()
 
     def pass_on(self, leases: Sequence[Lease], *, wanted: int, broken_off: Sequence[str]) -> None:
         """Let the tenants after those served be next; where nobody was left to serve, those after the walk's end."""
@@ -114,12 +122,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What there is to do: lanes with a due row, seconds to the next future row and expiry, queues with work."""
+    """What there is to do: lanes with a due row, seconds to the next future row and expiry, queues and plain groups."""
 
     due_lanes: frozenset[int]
     next_due_seconds: float | None
     next_expiry_seconds: float | None
     queues: frozenset[str]
+    groups: frozenset[Group] = frozenset()
 
 
 def claim(
@@ -138,14 +147,18 @@ def claim(
             lease_cursor(connection) as cursor,
         ):
             if lane is Lane.PLAIN:
-                leases = cursor.execute(load("claim"), params).fetchall()
+                leases = cursor.execute(load("claim"), params | turn.marks.params()).fetchall()
             else:
                 leases = _claim_picked(cursor, params, lane, turn)
             leases = with_replaced(connection, leases)
     except psycopg.errors.UniqueViolation:
         # The last line: a second running job of one shard key. It costs this one claim of a guarded lane.
         return []
-    turn.claims += bool(leases)
+    if lane is Lane.PLAIN:
+        turn.count(len(leases), wanted=limit)
+        turn.marks.note(leases)
+    else:
+        turn.claims += bool(leases)
     return leases
 
 
@@ -158,21 +171,24 @@ def send_plain(
     connection: psycopg.Connection[Any], claimant: Claimant, *, limit: int, turn: Turn
 ) -> psycopg.Cursor[Lease]:
     """Send a claim of the plain lane inside a transaction of the caller's; a `Haul` is what came of it."""
-    return lease_cursor(connection).execute(load("claim"), _params(claimant, limit, turn))
+    return lease_cursor(connection).execute(load("claim"), _params(claimant, limit, turn) | turn.marks.params())
 
 
 class Haul:
     """Leases as a trip brought them, counted at once and read when there is time: that takes longer than counting."""
 
-    def __init__(self, claimed: psycopg.Cursor[Lease] | None = None) -> None:
+    def __init__(self, claimed: psycopg.Cursor[Lease], turn: Turn) -> None:
         self._claimed = claimed
+        self._turn = turn
 
     def __len__(self) -> int:
-        return 0 if self._claimed is None else self._claimed.rowcount
+        return self._claimed.rowcount
 
     def read(self) -> list[Lease]:
         """Return the leases. Raise `psycopg.OperationalError` when the server is away and has to be asked again."""
-        return [] if self._claimed is None else with_replaced(self._claimed.connection, self._claimed.fetchall())
+        leases = self._claimed.fetchall()
+        self._turn.marks.note(leases)
+        return with_replaced(self._claimed.connection, leases)
 
 
 def _params(claimant: Claimant, limit: int, turn: Turn) -> dict[str, Any]:
@@ -271,7 +287,7 @@ def look(connection: psycopg.Connection[Any], claimant: Claimant) -> Horizon:
         looked = connection.execute(load("look"), claimant.params())
     row = looked.fetchone()
     assert row is not None
-    return Horizon(frozenset(row[0]), row[1], row[2], frozenset(row[3]))
+    return Horizon(frozenset(row[0]), row[1], row[2], frozenset(row[3]), frozenset(zip(*row[4:], strict=True)))
 
 
 def find_unheard(

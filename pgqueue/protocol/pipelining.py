@@ -43,9 +43,9 @@ def settle_and_claim(
     `meanwhile` is called when all is sent: what it does costs no time that the server is not busy in. The transaction
     is open until it returns, so it is short, and raises nothing.
 
-    The claims see what the endings before them freed. Where the database refuses an ending, nothing was claimed.
-    Failures go first and apart: what a job's death enqueues must be in the transaction that tells of it. What a thread
-    has written is only told.
+    The claims see what the endings before them freed. Where the database refuses an ending, no wish was granted, and no
+    haul is returned. Failures go first and apart: what a job's death enqueues must be in the transaction that tells of
+    it. What a thread has written is only told.
     """
     before = Settled({ending.id: ending.written for ending in endings if ending.written is not None})
     left = [ending for ending in endings if ending.written is None] if before.written else endings
@@ -65,10 +65,10 @@ def settle_and_claim(
         if not travelling:
             raise
         after = settle_one_by_one(connection, worker_id=worker_id, endings=travelling, error=error)
-        return _together(before, after), [Haul() for _ in wishes]
-    hauls = [Haul(claim) for claim in claims]
+        return _together(before, after), []
+    hauls = [Haul(claim, wish.turn) for claim, wish in zip(claims, wishes, strict=True)]
     for haul, wish in zip(hauls, wishes, strict=True):
-        wish.turn.claims += bool(haul)
+        wish.turn.count(len(haul), wanted=wish.limit)
     after = settled(connection, worker_id=worker_id, endings=travelling, written=read(sent))
     return _together(before, after), hauls
 

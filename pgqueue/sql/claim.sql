@@ -10,6 +10,8 @@
 -- a lock, sorts them, and gives them away up to the first that may not be followed by the next: the last one read of
 -- its group. From there it reads on, if it has to.
 -- Rows are locked one by one under the outer LIMIT: no sort stands above the lock, none is locked in vain.
+-- Marks: with some given there is no walk; only their groups are looked at, behind their marks, so that rows which were
+-- claimed and are not yet vacuumed away are not read over. What stands elsewhere, a claim without marks finds.
 -- COALESCE hides the state from partial indexes: see `claim_picked.sql`.
 -- Writes: the lease, a new fence, version + 1.
 -- Returns: the leases with their payload, in that order.
@@ -20,6 +22,7 @@ WITH RECURSIVE groups (scope, queue, priority, task, first_at) AS (
         UNION ALL
         SELECT unnest(%(queues)s::text[])
     ) AS scopes
+    WHERE cardinality(%(mark_ids)s::bigint[]) = 0
     UNION ALL
     SELECT groups.scope, next.queue, next.priority, next.task, next.run_at
     FROM groups
@@ -33,29 +36,53 @@ WITH RECURSIVE groups (scope, queue, priority, task, first_at) AS (
     ) AS next
     WHERE groups.scope IS NULL OR next.queue = groups.scope
 ),
-levels (priority, queues, tasks, most) AS MATERIALIZED (
-    SELECT
-        groups.priority, array_agg(groups.queue), array_agg(groups.task),
-        2 * %(limit)s::int / count(*) + LEAST(%(limit)s::int, 8)
+marked (queue, priority, task, at, id) AS (
+    SELECT mark.queue, mark.priority, mark.task, to_timestamp(mark.epoch), mark.id
+    FROM unnest(
+        %(mark_queues)s::text[], %(mark_priorities)s::smallint[], %(mark_tasks)s::text[], %(mark_epochs)s::float8[],
+        %(mark_ids)s::bigint[]
+    ) AS mark (queue, priority, task, epoch, id)
+),
+live (queue, priority, task, first_at, mark_at, mark_id) AS (
+    SELECT groups.queue, groups.priority, groups.task, groups.first_at, '-infinity'::timestamptz, 0::bigint
     FROM groups
-    WHERE groups.first_at <= statement_timestamp()
-        AND groups.task = ANY (%(tasks)s::text[])
-        AND groups.queue <> ALL (%(excluded)s::text[])
+    UNION ALL
+    SELECT marked.queue, marked.priority, marked.task, behind.run_at, marked.at, marked.id
+    FROM marked
+    CROSS JOIN LATERAL (
+        SELECT job.run_at
+        FROM pgqueue_job AS job
+        WHERE job.state IN ('pending', 'retrying') AND job.lane = 0 AND job.queue = marked.queue
+            AND job.priority * -1 = marked.priority * -1 AND job.task = marked.task
+            AND (job.run_at, job.id) > (marked.at, marked.id)
+        ORDER BY job.run_at, job.id
+        LIMIT 1
+    ) AS behind
+),
+levels (priority, queues, tasks, mark_ats, mark_ids, most) AS MATERIALIZED (
+    SELECT
+        live.priority, array_agg(live.queue), array_agg(live.task), array_agg(live.mark_at), array_agg(live.mark_id),
+        2 * %(limit)s::int / count(*) + LEAST(%(limit)s::int, 8)
+    FROM live
+    WHERE live.first_at <= statement_timestamp()
+        AND live.task = ANY (%(tasks)s::text[])
+        AND (%(queues)s::text[] IS NULL OR live.queue = ANY (%(queues)s::text[]))
+        AND live.queue <> ALL (%(excluded)s::text[])
         AND NOT EXISTS (
             SELECT
             FROM pgqueue_queue AS paused
-            WHERE paused.name = groups.queue
+            WHERE paused.name = live.queue
                 AND paused.paused_at IS NOT NULL
                 AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
         )
         AND NOT EXISTS (
             SELECT
             FROM pgqueue_limit AS bound
-            WHERE bound.id IN ('queue:' || groups.queue, 'task:' || groups.task)
+            WHERE bound.id IN ('queue:' || live.queue, 'task:' || live.task)
                 AND (bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL)
         )
-    GROUP BY groups.priority
-    ORDER BY CASE WHEN %(from_lowest)s::bool THEN groups.priority ELSE -groups.priority END
+    GROUP BY live.priority
+    ORDER BY CASE WHEN %(from_lowest)s::bool THEN live.priority ELSE -live.priority END
 ),
 candidates AS MATERIALIZED (
     SELECT due.id
@@ -71,6 +98,7 @@ candidates AS MATERIALIZED (
                 AND job.priority * -1 = level.priority * -1
                 AND job.task = level.tasks[1]
                 AND job.run_at <= statement_timestamp()
+                AND (job.run_at, job.id) > (level.mark_ats[1], level.mark_ids[1])
             ORDER BY job.run_at, job.id
             LIMIT %(limit)s::int
             FOR NO KEY UPDATE SKIP LOCKED
@@ -90,7 +118,8 @@ candidates AS MATERIALIZED (
                         count(*) FILTER (WHERE oldest.rank = level.most) OVER (
                             ORDER BY oldest.run_at, oldest.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                         ) AS cuts
-                    FROM unnest(level.queues, level.tasks) AS of_group (queue, task)
+                    FROM unnest(level.queues, level.tasks, level.mark_ats, level.mark_ids)
+                        AS of_group (queue, task, mark_at, mark_id)
                     CROSS JOIN LATERAL (
                         SELECT job.id, job.run_at, job.queue, row_number() OVER (ORDER BY job.run_at, job.id) AS rank
                         FROM pgqueue_job AS job
@@ -100,6 +129,7 @@ candidates AS MATERIALIZED (
                             AND job.priority * -1 = level.priority * -1
                             AND job.task = of_group.task
                             AND job.run_at <= statement_timestamp()
+                            AND (job.run_at, job.id) > (of_group.mark_at, of_group.mark_id)
                             AND (job.run_at, job.id) > (merged.run_at, merged.id)
                         ORDER BY job.run_at, job.id
                         LIMIT level.most

@@ -1,7 +1,8 @@
 -- Look what there is to do and until when to sleep. One statement, no locks: an idle worker sends nothing else.
 -- Returns: lanes with a due row in a served queue (3 for a plain one whose queue or task is bound); seconds to the
 -- next future row, or to the next token of a rate that has none left; seconds to the next expiry of a lease
--- (negative: expired), null where there is none; names of all queues with waiting jobs.
+-- (negative: expired), null where there is none; names of all queues with waiting jobs; queue, priority and task of
+-- each group in the plain lane, which claims may mark.
 -- The first of an order and not min(): of few rows, as old statistics have it, min() reads all.
 WITH RECURSIVE groups (lane, queue, priority, task, first_at) AS (
     SELECT lanes.lane, '', 101::smallint, '', NULL::timestamptz
@@ -111,4 +112,7 @@ SELECT
         FROM pgqueue_job AS job
         WHERE job.state = 'running'
     ) AS next_expiry_seconds,
-    ARRAY(SELECT DISTINCT found.queue FROM found WHERE found.queue IS NOT NULL) AS queues
+    ARRAY(SELECT DISTINCT found.queue FROM found WHERE found.queue IS NOT NULL) AS queues,
+    ARRAY(SELECT groups.queue FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_queues,
+    ARRAY(SELECT groups.priority FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_priorities,
+    ARRAY(SELECT groups.task FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_tasks

@@ -24,6 +24,9 @@ REST_RATIO = 20
 """A slow claim for one pool that found too little is not sent again for so many times as long as it took: the rows
 that it read in vain, those of the other pool, may be a million."""
 SLOW_CLAIM_SECONDS = 0.01
+LOOK_RATIO = 20
+"""Looks are so many times as long apart as they take: no more than a twentieth of a worker's time is for them."""
+LOOK_AT_LATEST_SECONDS = 10.0
 
 GUARDED = (Lane.LANED, Lane.BOUND)
 """Lanes of which an ending may free a slot for others."""
@@ -61,6 +64,7 @@ class Agenda:
         self._due: set[Source] = self._sources(Lane.PLAIN)
         self._resting_until: dict[Source, float] = {}
         self._look_at = 0.0
+        self._look_not_before = 0.0
         self._unsaid_until = 0.0
         self._moved_at = 0.0
         self._laned_first = False
@@ -77,8 +81,9 @@ class Agenda:
         self._unsaid_until = self._clock() + self._notify_window_seconds
         self._look_within(self._notify_window_seconds)
 
-    def see(self, horizon: Horizon, *, poll_seconds: float) -> None:
+    def see(self, horizon: Horizon, *, poll_seconds: float, took_seconds: float = 0.0) -> None:
         """Take in a look at the database."""
+        self._look_not_before = self._clock() + min(LOOK_RATIO * took_seconds, LOOK_AT_LATEST_SECONDS)
         self._due = {source for lane in horizon.due_lanes for source in self._sources(Lane(lane))}
         longest = BUSY_LOOK_SECONDS if self._due else poll_seconds
         known = [wait for wait in (horizon.next_due_seconds, horizon.next_expiry_seconds) if wait is not None]
@@ -146,7 +151,7 @@ class Agenda:
 
     def wants_look(self) -> bool:
         """Say whether it is time to look."""
-        return self._clock() >= self._look_at
+        return self._clock() >= max(self._look_at, self._look_not_before)
 
     def hoards(self, waiting: int) -> bool:
         """Say whether leases wait in vain: nothing ended or began for a while."""
@@ -184,7 +189,8 @@ class Agenda:
         waits = [until for source, until in self._resting_until.items() if source in self._due]
         if ALONE in self._due:
             waits.append(self._alone_not_before)
-        until = min([self._look_at, *(until for until in waits if until > self._clock())])
+        look_at = max(self._look_at, self._look_not_before)
+        until = min([look_at, *(until for until in waits if until > self._clock())])
         pause = max(0.0, until - self._clock())
         return min(pause, HOARD_SECONDS) if waiting else pause
 
@@ -194,7 +200,7 @@ class Agenda:
 
     def is_empty(self) -> bool:
         """Say whether the last look, still fresh, found nothing due."""
-        return not self._due and not self.wants_look()
+        return not self._due and self._clock() < self._look_at
 
     def _get_alone(self, count: int) -> None:
         if count:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +15,18 @@ import psycopg
 from .. import conf
 from ..backoff import delay_seconds
 from ..holding import Holdings, boot_seconds
-from ..protocol.claiming import Claimant, Lease, Turn, claim, find_unheard, look
+from ..protocol.claiming import Claimant, Lease, Turn, claim, find_unheard
 from ..protocol.connecting import connect
 from ..protocol.listening import wake
 from ..protocol.pipelining import Wish, settle_and_claim
-from ..protocol.registering import name_queue
 from ..protocol.settling import Ending, EndingKind, Settled
 from ..states import Lane
-from ..takeover import take_over_expired
 from .agenda import Agenda, Source
 from .executor import Work
 from .finishing import Aftermath
 from .hauls import Hauls
 from .inbox import Inbox, Mail, Signal
+from .lookout import Lookout
 from .options import Options
 from .orders import Orders
 from .pace import Pool, crew_of, paces_of
@@ -78,7 +76,6 @@ class Dispatcher:
             **{pool: replace(claimant, tasks=pools.tasks(pool)) for pool in pools.slots},
         }
         self._inbox = inbox
-        self._is_listening = is_listening
         self._on_drain = on_drain
         self._paces = paces_of(pools.slots)
         self._linger_seconds = settings.settle_max_delay_seconds
@@ -92,8 +89,15 @@ class Dispatcher:
         self._failures = 0
         self._endings: list[Ending] = []
         self._hauls = Hauls(self._hand_out)
-        self._named: set[str] = set()
         self.aftermath = Aftermath(Tally(), submit=self._submit, alias=options.alias)
+        self._lookout = Lookout(
+            claimant=claimant,
+            agenda=self._agenda,
+            turns=self._turns,
+            aftermath=self.aftermath,
+            poll_seconds=options.poll_seconds,
+            is_listening=is_listening,
+        )
         self._doubt_until = 0.0
         self._draining = False
         self.orders = Orders()
@@ -212,7 +216,7 @@ class Dispatcher:
         endings, self._endings = self._endings, settled.busy
         # First: the same job may have been claimed anew.
         ended = self._forget(endings, settled)
-        for (source, wish), haul in zip(wishes.items(), hauls, strict=True):
+        for (source, wish), haul in zip(wishes.items(), hauls, strict=False):
             self._get(source, len(haul), asked=wish.limit, asked_at=asked_at)
             self._hauls.add(source, haul, asked_at=asked_at)
         self.aftermath.add(ended, settled.written)
@@ -246,21 +250,7 @@ class Dispatcher:
     def _look(self, connection: psycopg.Connection[Any]) -> None:
         if time.monotonic() < self._doubt_until:
             self._give_back_unheard(connection)
-        horizon = look(connection, self._claimant)
-        self._agenda.see(horizon, poll_seconds=self._poll_seconds())
-        for name in horizon.queues - self._named:
-            name_queue(connection, name)
-        self._named |= horizon.queues
-        if horizon.next_expiry_seconds is not None and horizon.next_expiry_seconds <= 0:
-            self._take_over(connection)
-
-    def _take_over(self, connection: psycopg.Connection[Any]) -> None:
-        taken = take_over_expired(connection)
-        self.aftermath.add_taken(taken)
-        for one in taken:
-            self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
-        if taken:
-            wake(connection, sorted({one.job.queue for one in taken}))
+        self._lookout.look(connection)
 
     def _claim(self, connection: psycopg.Connection[Any], source: Source) -> None:
         limit = self._agenda.room(source, held=self._held())
@@ -296,18 +286,11 @@ class Dispatcher:
         if self._endings:
             return LOCKED_RETRY_SECONDS
         if self._draining:
-            return STUCK_SECONDS if self.orders.has_stuck else self._poll_seconds()
+            return STUCK_SECONDS if self.orders.has_stuck else self._lookout.poll_seconds()
         if self._holdings.is_cut_off():
             return CUT_OFF_SECONDS
         pause = self._agenda.pause(held=self._held(), waiting=self._pools.waiting())
         return min(pause, NAP_SECONDS) if self._pools.sleep_over_work() else pause
-
-    def _poll_seconds(self) -> float:
-        """Return the longest sleep, by chance shorter, so that workers do not poll in step."""
-        longest = self._options.poll_seconds
-        if not self._is_listening():
-            longest = min(longest, conf.current().poll_without_listen_seconds)
-        return longest * random.uniform(0.4, 1.0)
 
     def _is_done(self) -> bool:
         if self.orders.told_to_stop and self._is_in_vain():

@@ -18,6 +18,7 @@ from pgqueue.protocol.completing import complete_first
 from pgqueue.protocol.deciding import keep_evidence
 from pgqueue.protocol.effects import Call, open_effect
 from pgqueue.protocol.inserting import NewJob, Spent, insert_in_window, insert_once, insert_unique
+from pgqueue.protocol.marks import as_params
 from pgqueue.protocol.operating import AuditRow
 from pgqueue.protocol.registering import declare_limits
 from pgqueue.protocol.settling import EndingKind
@@ -138,7 +139,7 @@ def left_when_it_changed_before_the_lock(change):
         changed, free = JobFactory(), JobFactory(task=OTHER_TASK)
         stop = "AND job.priority * -1 = level.priority * -1"
         text = load("claim").replace(stop, f"{stop} AND pg_advisory_xact_lock_shared(7) IS NOT NULL")
-        params = {**claimant(tasks=(TASK, OTHER_TASK)).params(), "limit": 5, "from_lowest": False}
+        params = {**claimant(tasks=(TASK, OTHER_TASK)).params(), "limit": 5, "from_lowest": False, **as_params({})}
         with sessions.other.transaction():
             sessions.other.execute("SELECT pg_advisory_xact_lock(7)")
             claimed = sessions.in_background(sessions.main.execute, text, params)
@@ -159,6 +160,20 @@ def claim_of_several_tasks_goes_by_age(sessions):
             lock(sessions.other, job)
         claimed = at_once(sessions, claim_ids, tasks=(TASK, OTHER_TASK), limit=3)
         assert claimed == [jobs[number].id for number in (0, 11, 12)]
+
+
+def claim_goes_on_behind_its_marks(sessions):
+    """Of one group, and of several that are merged; of a served queue alone, whichever groups are marked."""
+    tasks = (TASK, OTHER_TASK)
+    claimed = [JobFactory(task=task, run_at=from_now(-90)) for task in tasks]
+    behind = [JobFactory(task=task, run_at=from_now(-80)) for task in (TASK, *tasks)]
+    JobFactory(queue="foreign", run_at=from_now(-85))
+    mark = {task: (job.run_at.timestamp(), job.id) for task, job in zip(tasks, claimed, strict=True)}
+    for marked, limit, expected in (((TASK,), 1, behind[:1]), (tasks, 9, behind[1:])):
+        marks = {(claimed[0].queue, 0, task): mark[task] for task in marked} | {("foreign", 0, TASK): (0.0, 0)}
+        params = {**claimant(tasks=tasks, queues=(claimed[0].queue,)).params(), "limit": limit, "from_lowest": False}
+        rows = sessions.main.execute(load("claim"), params | as_params(marks)).fetchall()
+        assert [row[0] for row in rows] == [job.id for job in expected]
 
 
 # the laned claim

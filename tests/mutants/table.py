@@ -9,7 +9,7 @@ from tests.mutants.mutating import Mutant
 
 WAITS = (("SKIP LOCKED", ""),)
 BOUND_TASK = "tests.testapp.tasks.echo"
-NOT_PAUSED = "WHERE paused.name = groups.queue"
+NOT_PAUSED = "WHERE paused.name = live.queue"
 TERMINAL_UNKNOWN = {"unknown_effects": 1, "recovery": Recovery.IDEMPOTENT}
 BUSY = "busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key"
 KEY_LOCK = "pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))"
@@ -73,7 +73,7 @@ CLAIM = [
     Mutant(
         "claim",
         "of a task this worker knows",
-        cut("AND groups.task = ANY (%(tasks)s::text[])"),
+        cut("AND live.task = ANY (%(tasks)s::text[])"),
         s.left_by_the_claim(task="tests.testapp.tasks.gone"),
     ),
     *(Mutant("claim", "nobody holds its lock", WAITS, scenario) for scenario in s.CLAIMS_PASS_OVER_A_LOCK),
@@ -81,13 +81,13 @@ CLAIM = [
     Mutant(
         "claim",
         "neither its queue",
-        cut("'queue:' || groups.queue, "),
+        cut("'queue:' || live.queue, "),
         s.left_by_the_claim(queue="bound"),
     ),
     Mutant(
         "claim",
         "nor its task is bound",
-        cut(", 'task:' || groups.task"),
+        cut(", 'task:' || live.task"),
         s.left_by_the_claim(task=BOUND_TASK),
     ),
     *(
@@ -95,6 +95,14 @@ CLAIM = [
         for change in (
             cut("AND ahead.cuts = 0"),
             cut("WHERE merged.is_cut AND", "WHERE merged.id = 0 AND"),
+        )
+    ),
+    *(
+        Mutant("claim", "", change, s.claim_goes_on_behind_its_marks)
+        for change in (
+            cut("AND (job.run_at, job.id) > (level.mark_ats[1], level.mark_ids[1])"),
+            cut("AND (job.run_at, job.id) > (of_group.mark_at, of_group.mark_id)"),
+            cut("AND (%(queues)s::text[] IS NULL OR live.queue = ANY (%(queues)s::text[]))"),
         )
     ),
     Mutant(

@@ -1,10 +1,13 @@
 """Each statement with parameters as a worker or an operator sends them, on the rows of `filling`."""
 
 from pgqueue.protocol.claiming import Claimant
+from pgqueue.protocol.marks import as_params
 from tests.plans.filling import BATCH, TASK, WORKER, explain, undone
 from tests.statements.doing import NEW_ROUND
 
 CLAIMANT = Claimant(worker_id=WORKER, tasks=(TASK,), lease_seconds=60.0).params()
+WHOLE = {"from_lowest": False, **as_params({})}
+MARKED = as_params({("q1", 0, TASK): (0.0, 0), ("q2", 5, TASK): (0.0, 0)})
 FAILED = ("failure_classes", "error_classes", "messages", "tracebacks")
 
 
@@ -34,9 +37,16 @@ def statements(connection):
         "probes": [False] * len(lost_ids),
     }
     return {
-        "claim of all queues": ({**CLAIMANT, "limit": BATCH, "from_lowest": False}, True),
-        "claim of one queue": ({**CLAIMANT, "limit": BATCH, "from_lowest": False, "queues": ["q1"]}, True),
-        "claim of named queues": ({**CLAIMANT, "limit": BATCH, "from_lowest": False, "queues": ["q1", "q2"]}, True),
+        "claim of all queues": ({**CLAIMANT, **WHOLE, "limit": BATCH}, True),
+        "claim of one queue": (
+            {**CLAIMANT, **WHOLE, "limit": BATCH, "queues": ["q1"]},
+            True,
+        ),
+        "claim of named queues": (
+            {**CLAIMANT, **WHOLE, "limit": BATCH, "queues": ["q1", "q2"]},
+            True,
+        ),
+        "claim of marked groups": ({**CLAIMANT, "limit": BATCH, "from_lowest": False, **MARKED}, True),
         "pick_laned": ({**CLAIMANT, **NEW_ROUND, "limit": BATCH, "lane": 1}, True),
         "pick_bound of lane 2": ({**CLAIMANT, **NEW_ROUND, "limit": 1, "lane": 2}, True),
         "claim_picked": ({**CLAIMANT, "ids": laned, "locked": []}, True),
@@ -93,11 +103,11 @@ def statements(connection):
     }
 
 
-def measure(connection, name):
-    """Explain one statement, as it is sent."""
+def measure(connection, name, changes=None):
+    """Explain one statement, as it is sent, or with other parameters."""
     params, guarded = statements(connection)[name]
     with undone(connection, guarded=guarded):
-        return explain(connection, name.split()[0], params)
+        return explain(connection, name.split()[0], params | (changes or {}))
 
 
 def measure_all(connection, *, always_guarded=False, generic=False):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pgqueue.protocol.marks import as_params
 from tests.plans.filling import ADD_IN_FRONT, ADD_LIVE, GONE, IN_FRONT, LIVE, TASK, schema
 from tests.plans.statements import measure
 
@@ -52,3 +53,22 @@ def test_rows_in_front_that_nobody_may_claim_cost_at_most_twice(live, front):
         behind = measure(live, name)
     assert behind.rows_read() <= 2 * without.rows_read(), behind.text
     assert behind.blocks <= 2 * without.blocks + 100, behind.text
+
+
+def test_rows_that_were_claimed_and_are_not_vacuumed_cost_a_claim_behind_its_mark_nothing(live):
+    """As under a long transaction: the index entry of each still stands, and leads to a row to be looked at."""
+    params = {"tenant": None, **DUE, "queue": "drained", "due_in": "-1 hour"}
+    name = "claim of all queues"
+    live.execute("VACUUM pgqueue_job")  # What other tests rolled back is dead as well.
+    without = measure(live, name)
+    with live.transaction(force_rollback=True):
+        live.execute(ADD_IN_FRONT, {**params, "count": IN_FRONT})
+        last = live.execute(
+            "SELECT max(id), extract(epoch FROM max(run_at))::float8 FROM pgqueue_job WHERE queue = 'drained'"
+        )
+        id, epoch = last.fetchone()
+        live.execute("UPDATE pgqueue_job SET state = 'succeeded', finished_at = now() WHERE queue = 'drained'")
+        whole = measure(live, name)
+        behind = measure(live, name, as_params({("drained", 50, TASK): (epoch, id)}))
+    assert whole.blocks > without.blocks + IN_FRONT // 100, "the rows cost nothing without marks: nothing was tested"
+    assert behind.blocks <= without.blocks + 100, behind.text

@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 
+from pgqueue.protocol.marks import as_params
 from tests.plans.filling import COLUMNS, TASK, explain, schema, undone
 from tests.plans.statements import CLAIMANT
 from tests.statements.doing import NEW_ROUND
@@ -40,9 +41,9 @@ ADD_LIMITS = """
 """
 TASKS = {"tasks": [TASK, OTHER_TASK]}
 STATEMENTS = {
-    "claim": {"limit": LIMIT, "from_lowest": False},
-    "claim of two tasks": {"limit": LIMIT, "from_lowest": False, **TASKS},
-    "claim from the lowest": {"limit": LIMIT, "from_lowest": True},
+    "claim": {"limit": LIMIT, "from_lowest": False, **as_params({})},
+    "claim of two tasks": {"limit": LIMIT, "from_lowest": False, **as_params({}), **TASKS},
+    "claim from the lowest": {"limit": LIMIT, "from_lowest": True, **as_params({})},
     "pick_laned": {**NEW_ROUND, "limit": LIMIT, "lane": 1, "steps": 36},
     "pick_laned later in the round": {
         **NEW_ROUND,

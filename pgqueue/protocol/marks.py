@@ -1,0 +1,82 @@
+"""Where claims go on: behind what was claimed before, which stays in the index, dead, until it is vacuumed away.
+
+Without marks each claim would read over all of it: at 10,000 jobs a second, or while a long transaction holds back
+vacuum, that is hundreds of thousands of rows. Marks hide what comes to stand elsewhere: a row whose insert was
+committed late, a row given back, the first row of a new group. So one claim in so many goes without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .claiming import Lease
+
+WHOLE_RATIO = 20
+"""A whole claim is sent again after so many times as long as it took: they have one twentieth of a worker's time."""
+WHOLE_AT_LATEST_SECONDS = 10.0
+MOST_GROUPS = 100
+"""With more groups all claims are whole: each group costs a claim one step in the index either way."""
+
+Group = tuple[str, int, str]
+"""Queue, priority and task."""
+Mark = tuple[float, int]
+"""The instant from which on a job was due, in seconds since 1970, and its id."""
+FIRST: Mark = (0.0, 0)
+
+
+class Marks:
+    """The marks of one source of claims. Not for several threads."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._marks: dict[Group, Mark] = {}
+        self._whole_from = 0.0
+        self._sent_at = 0.0
+        self._has_looked = False
+        self.are_used = False
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters of the claim that is about to be sent: the marks, or none when a whole one is due."""
+        self._sent_at = self._clock()
+        may_be_used = self._has_looked and 0 < len(self._marks) <= MOST_GROUPS
+        self.are_used = may_be_used and self._sent_at < self._whole_from
+        return as_params(self._marks if self.are_used else {})
+
+    def answered(self) -> None:
+        """Note that the claim sent last has answered."""
+        if not self.are_used:
+            now = self._clock()
+            self._whole_from = now + min(WHOLE_AT_LATEST_SECONDS, WHOLE_RATIO * (now - self._sent_at))
+
+    def know(self, groups: Iterable[Group]) -> None:
+        """Take in the groups that a look has seen: of those claimed from, as many as may be marked stay beside them.
+
+        Before the first look all claims are whole: a mark would hide every group that nothing was claimed from.
+        """
+        self._has_looked = True
+        seen = {group: self._marks.pop(group, FIRST) for group in groups}
+        others = list(self._marks.items())[-max(0, MOST_GROUPS - len(seen)) :] if len(seen) < MOST_GROUPS else []
+        self._marks = {**dict(others), **seen}
+
+    def note(self, leases: Iterable[Lease]) -> None:
+        """Set marks behind leases, given in the order of their claim. None goes back."""
+        for group, lease in {(lease.queue, lease.priority, lease.task): lease for lease in leases}.items():
+            self._marks[group] = max(self._marks.pop(group, FIRST), (lease.run_epoch, lease.id))
+
+
+def as_params(marks: Mapping[Group, Mark]) -> dict[str, Any]:
+    """Return marks as the parameters of a claim. Numbers are spelled, so that none of them changes the types."""
+    return {
+        "mark_queues": [queue for queue, _, _ in marks],
+        "mark_priorities": _spelled(priority for _, priority, _ in marks),
+        "mark_tasks": [task for _, _, task in marks],
+        "mark_epochs": _spelled(epoch for epoch, _ in marks.values()),
+        "mark_ids": _spelled(id for _, id in marks.values()),
+    }
+
+
+def _spelled(numbers: Iterable[float]) -> str:
+    return "{" + ",".join(map(repr, numbers)) + "}"

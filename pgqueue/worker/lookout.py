@@ -1,0 +1,70 @@
+"""Look at the database from time to time: what is due and when, which leases have expired, which queues are new."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psycopg
+
+from .. import conf
+from ..holding import boot_seconds
+from ..protocol.claiming import Claimant, Turn, look
+from ..protocol.listening import wake
+from ..protocol.registering import name_queue
+from ..states import Lane
+from ..takeover import take_over_expired
+from .agenda import Agenda, Source
+from .finishing import Aftermath
+
+
+class Lookout:
+    """Tells the agenda what it sees, and the claims' marks which groups there are."""
+
+    def __init__(
+        self,
+        *,
+        claimant: Claimant,
+        agenda: Agenda,
+        turns: Mapping[Source, Turn],
+        aftermath: Aftermath,
+        poll_seconds: float,
+        is_listening: Callable[[], bool],
+    ) -> None:
+        self._claimant = claimant
+        self._agenda = agenda
+        self._turns = turns
+        self._aftermath = aftermath
+        self._longest_seconds = poll_seconds
+        self._is_listening = is_listening
+        self._named: set[str] = set()
+
+    def poll_seconds(self) -> float:
+        """Return the longest sleep, by chance shorter, so that workers do not poll in step."""
+        longest = self._longest_seconds
+        if not self._is_listening():
+            longest = min(longest, conf.current().poll_without_listen_seconds)
+        return longest * random.uniform(0.4, 1.0)
+
+    def look(self, connection: psycopg.Connection[Any]) -> None:
+        """Look, and take over what has expired."""
+        asked_at = boot_seconds()
+        horizon = look(connection, self._claimant)
+        took = boot_seconds() - asked_at
+        self._agenda.see(horizon, poll_seconds=self.poll_seconds(), took_seconds=took)
+        for turn in self._turns.values():
+            turn.marks.know(horizon.groups)
+        for name in horizon.queues - self._named:
+            name_queue(connection, name)
+        self._named |= horizon.queues
+        if horizon.next_expiry_seconds is not None and horizon.next_expiry_seconds <= 0:
+            self._take_over(connection)
+
+    def _take_over(self, connection: psycopg.Connection[Any]) -> None:
+        taken = take_over_expired(connection)
+        self._aftermath.add_taken(taken)
+        for one in taken:
+            self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
+        if taken:
+            wake(connection, sorted({one.job.queue for one in taken}))

@@ -1,0 +1,170 @@
+"""Claims that go on behind marks: what was claimed before is passed over, and what came to lie behind is not lost."""
+
+import random
+
+import pytest
+
+from pgqueue.protocol.claiming import Turn, claim
+from pgqueue.protocol.marks import MOST_GROUPS, WHOLE_AT_LATEST_SECONDS, WHOLE_RATIO, Marks, as_params
+from pgqueue.sql import load
+from pgqueue.states import Lane
+from tests.factories import TASK, JobFactory, LimitFactory, QueueFactory, from_now
+from tests.statements.doing import claim_ids, claimant
+
+OTHER_TASK = "tests.testapp.tasks.multiply"
+BOTH = (TASK, OTHER_TASK)
+
+quick = pytest.mark.django_db
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def mark_of(job):
+    return (job.queue, job.priority, job.task), (job.run_at.timestamp(), job.id)
+
+
+def claim_marked(session, *jobs, limit=10, **changes):
+    """Return the ids that a claim gets with marks behind these jobs."""
+    params = {"limit": limit, "from_lowest": False, **as_params(dict(map(mark_of, jobs)))}
+    rows = session.execute(load("claim"), {**claimant(tasks=BOTH, **changes).params(), **params}).fetchall()
+    return [row[0] for row in rows]
+
+
+@quick
+def test_a_claim_goes_on_behind_the_mark_of_a_group(session):
+    before, at, after = (JobFactory(run_at=from_now(-seconds)) for seconds in (30, 20, 10))
+    assert claim_marked(session, at) == [after.id]
+    assert claim_marked(session) == [before.id, at.id]
+
+
+@quick
+def test_of_jobs_due_at_one_instant_the_mark_tells_by_their_ids(session):
+    instant = from_now(-10)
+    jobs = [JobFactory(run_at=instant) for _ in range(3)]
+    assert claim_marked(session, jobs[1]) == [jobs[2].id]
+
+
+@quick
+@pytest.mark.parametrize("queues", [None, ("a", "b"), ("b",)])
+def test_with_marks_only_their_groups_are_claimed_from(session, queues):
+    a, b = (JobFactory(queue=queue, run_at=from_now(-60)) for queue in "ab")
+    other = JobFactory(queue="a", priority=5)
+    behind = [JobFactory(queue=queue, run_at=from_now(-50)) for queue in "ab"]
+    assert claim_marked(session, a, b, queues=queues) == [
+        job.id for job in behind if queues is None or job.queue in queues
+    ]
+    assert other.id in claim_marked(session)
+
+
+@quick
+@pytest.mark.parametrize("shape", ["paused", "limited", "future", "foreign"])
+def test_a_marked_group_is_guarded_like_any(session, shape):
+    marked = JobFactory(run_at=from_now(-60))
+    JobFactory(run_at=from_now(60) if shape == "future" else from_now(-50))
+    if shape == "paused":
+        QueueFactory(name=marked.queue, paused_at=from_now(-5))
+    if shape == "limited":
+        LimitFactory(id=f"queue:{marked.queue}", max_running=5)
+    changes = {"excluded": (marked.queue,)} if shape == "foreign" else {}
+    assert claim_marked(session, marked, **changes) == []
+
+
+@quick
+@pytest.mark.parametrize("seed", range(5))
+def test_any_mix_of_groups_is_claimed_in_order_behind_its_marks(session, seed):
+    chance = random.Random(seed)
+    jobs = [
+        JobFactory(
+            queue=chance.choice("ab"),
+            priority=chance.choice([0, 3]),
+            task=chance.choice(BOTH),
+            run_at=from_now(-chance.randrange(1, 40)),
+        )
+        for _ in range(60)
+    ]
+    marked = {mark_of(job)[0]: (0.0, 0) for job in jobs} | dict(mark_of(job) for job in chance.sample(jobs, 4))
+    left = [job for job in jobs if mark_of(job)[1] > marked[mark_of(job)[0]]]
+    left.sort(key=lambda job: (-job.priority, job.run_at, job.id))
+    params = {**claimant(tasks=BOTH).params(), "from_lowest": False, **as_params(marked)}
+    for limit in (7, 20, 60):
+        rows = session.execute(load("claim"), {**params, "limit": limit}).fetchall()
+        assert [row[0] for row in rows] == [job.id for job in left[:limit]]
+        left = left[limit:]
+
+
+@quick
+def test_what_comes_to_lie_behind_a_mark_is_found_by_the_next_whole_claim(session):
+    clock = Clock()
+    turn = Turn(marks=Marks(clock=clock))
+    first = JobFactory()
+    turn.marks.params()
+    clock.now += 1.0
+    turn.marks.answered()
+    turn.marks.know([])
+    turn.marks.note(claim(session, claimant(), lane=Lane.PLAIN, limit=1))
+    late = JobFactory(run_at=from_now(-3600))
+    assert (claim_ids(session, turn=turn), turn.has_more) == ([], True)
+    clock.now += WHOLE_AT_LATEST_SECONDS
+    assert (claim_ids(session, turn=turn), turn.has_more) == ([late.id], False)
+    assert first.id != late.id
+
+
+def lease(queue="q", priority=0, task=TASK, run_epoch=1.0, id=1):
+    return type("Lease", (), {"queue": queue, "priority": priority, "task": task, "run_epoch": run_epoch, "id": id})()
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.01, 0.01 * WHOLE_RATIO), (3.0, WHOLE_AT_LATEST_SECONDS)])
+def test_a_whole_claim_is_due_again_after_a_multiple_of_what_it_took(took, pause):
+    clock = Clock()
+    marks = Marks(clock=clock)
+    marks.know([("q", 0, TASK)])
+    marks.note([lease()])
+    assert marks.params() == as_params({})
+    clock.now += took
+    marks.answered()
+    clock.now += pause * 0.99
+    assert marks.params() == as_params({("q", 0, TASK): (1.0, 1)})
+    marks.answered()
+    clock.now += pause * 0.02
+    assert marks.params() == as_params({})
+
+
+def test_a_mark_never_goes_back():
+    clock = Clock()
+    marks = Marks(clock=clock)
+    marks.params()
+    clock.now += 1
+    marks.answered()
+    marks.know([])
+    marks.note([lease(run_epoch=5.0, id=7), lease(run_epoch=6.0, id=3), lease(queue="other")])
+    marks.note([lease(run_epoch=4.0, id=9)])
+    assert marks.params() == as_params({("other", 0, TASK): (1.0, 1), ("q", 0, TASK): (6.0, 3)})
+
+
+def test_what_a_look_saw_is_known_and_of_the_others_those_claimed_from_last():
+    clock = Clock()
+    marks = Marks(clock=clock)
+    marks.params()
+    clock.now += 1
+    marks.answered()
+    marks.note([lease(queue="kept")])
+    assert marks.params() == as_params({}), "before a look a claim must be whole"
+    marks.know([])
+    for number in range(MOST_GROUPS + 5):
+        marks.note([lease(queue="kept"), lease(queue=f"q{number}")])
+    assert marks.params() == as_params({}), "with too many groups a claim must be whole"
+    clock.now += 1
+    marks.answered()
+    marks.know([("seen", 1, TASK), ("kept", 0, TASK)])
+    params = marks.params()
+    assert len(params["mark_queues"]) == MOST_GROUPS
+    assert params["mark_queues"][-2:] == ["seen", "kept"]
+    assert params["mark_ids"].endswith(",0,1}")
+    assert "q0" not in params["mark_queues"]
+    marks.know([(f"q{number}", 0, TASK) for number in range(MOST_GROUPS + 1)])
+    assert marks.params() == as_params({})
