@@ -12,9 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
 from django.db import connection, connections
 from django.test import Client
 from django.urls import reverse
@@ -24,7 +26,9 @@ from demo_project.campaign import gateway, tasks
 from demo_project.campaign.loading import load, read_recipients
 from demo_project.campaign.models import Campaign, Coupon, Credit, Payout, Recipient
 from demo_project.campaign.tasks import issue_once
-from pgqueue.models import Effect, Job
+from pgqueue.admin.survey import forget
+from pgqueue.models import ApprovalRequest, Effect, Job
+from pgqueue.operations import Actor, act
 from pgqueue.probing import ask_next
 from tests.inline import row, work, work_through_retries
 
@@ -297,3 +301,17 @@ def test_a_coupon_cannot_be_edited(admin_client: Client, campaign: Campaign) -> 
     assert admin_client.get(reverse("admin:campaign_coupon_add")).status_code == 403
     assert admin_client.post(reverse("admin:campaign_coupon_change", args=[coupon.pk])).status_code == 403
     assert admin_client.post(reverse("admin:campaign_coupon_delete", args=[coupon.pk])).status_code == 403
+
+
+@pytest.mark.django_db
+def test_the_showcase_is_written_once_and_needs_a_person(admin_client: Client) -> None:
+    for _ in range(2):
+        call_command("demo_showcase", stdout=StringIO())
+    assert Job.objects.filter(state="dead").count() == 300
+    forget()
+    needs = [str(need["text"]) for need in admin_client.get("/admin/pgqueue/overview/").context["needs"]]
+    for told in ("1 request waits for approval", "Queue “emails” was paused", "has been silent", "CardDeclined"):
+        assert any(told in need for need in needs), told
+    asked = ApprovalRequest.objects.get()
+    actor = Actor(id="1", name="demo")
+    assert act("approve", asked.pk, version_seen=asked.version, actor=actor, reason="checked").outcome == "applied"

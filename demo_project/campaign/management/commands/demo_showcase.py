@@ -34,7 +34,7 @@ class Command(BaseCommand):
         with transaction.atomic():
             if not Queue.objects.filter(name="payments").exists():
                 _fill(timezone.now())
-        return "queue “emails” is paused, a worker is silent, 300 cards were declined"
+        return "queue “emails” is paused, a worker is silent, 300 cards were declined, a requeue waits for approval"
 
 
 def _fill(now: datetime) -> None:
@@ -133,7 +133,7 @@ def _worker(now: datetime, **given: Any) -> Worker:
         started_at=now - timedelta(hours=5),
         lease_seconds=60.0,
         slots=10,
-        version=pgqueue.__version__,
+        release=pgqueue.__version__,
         queues=["payments"],
         excluded_queues=[],
         tasks=[TASK],
