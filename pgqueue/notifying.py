@@ -29,11 +29,9 @@ class _Wake:
 
         A worker that was woken looks again after the window, so that what is left out here is found then.
         """
-        now = time.monotonic()
-        key = (self.alias, self.queue)
-        if now - _sent_at.get(key, float("-inf")) < conf.current().notify_window_seconds:
+        if _said_before(self):
             return
-        _sent_at[key] = now
+        _sent_at[self.alias, self.queue] = time.monotonic()
         try:
             inserting.notify(self.alias, [self.queue])
         except Exception as error:  # The caller has committed: nothing may look as if that had failed.
@@ -45,12 +43,19 @@ def wake(alias: str, queue: str) -> None:
     if not conf.current().notify:
         return
     hint = _Wake(alias, queue)
+    if _said_before(hint) and not connections[alias].in_atomic_block:
+        return
     if _planned_before(alias, hint):
         return
     try:
         transaction.on_commit(hint, using=alias)
     except TransactionManagementError:
         return  # Autocommit is off and no block is open: Django cannot tell when the caller commits. Polling can.
+
+
+def _said_before(hint: _Wake) -> bool:
+    said_at = _sent_at.get((hint.alias, hint.queue), float("-inf"))
+    return time.monotonic() - said_at < conf.current().notify_window_seconds
 
 
 def _planned_before(alias: str, hint: _Wake) -> bool:

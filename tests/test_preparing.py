@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgqueue.protocol.connecting import connect
-from pgqueue.protocol.preparing import execute_prepared, forget_prepared
+from pgqueue.protocol.preparing import execute_prepared
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
 
@@ -70,13 +70,6 @@ def test_one_that_somebody_deallocated_is_prepared_again_the_next_time(own: psyc
     own.execute("DEALLOCATE ALL")
     with pytest.raises(psycopg.errors.InvalidSqlStatementName):
         double(own, 4)
-    assert double(own, 4) == 8
-
-
-def test_one_that_is_forgotten_is_prepared_anew(own: psycopg.Connection[Any]) -> None:
-    double(own, 3)
-    own.execute("DEALLOCATE ALL")
-    forget_prepared(own)
     assert double(own, 4) == 8
 
 

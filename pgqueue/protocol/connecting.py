@@ -99,7 +99,7 @@ def connect(
     connection.answer_seconds = answer_seconds
     try:
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        if _is_direct(connection):
+        if is_direct(connection):
             connection.is_direct = True
             connection.prepare_threshold = PREPARE_THRESHOLD
             connection.execute(load("default_to_read_committed"))
@@ -119,7 +119,7 @@ def _guard(connection: psycopg.Connection[Any], timeout_seconds: float, *, is_lo
     connection.execute(load("guard_transaction"), {"timeout_ms": timeout_ms, "is_local": is_local})
 
 
-def _is_direct(connection: psycopg.Connection[Any]) -> bool:
+def is_direct(connection: psycopg.Connection[Any]) -> bool:
     """Say whether we were told the server's own process id: a pooler tells one of its making, or none."""
     row = connection.execute(load("read_backend_pid")).fetchone()
     return row is not None and row[0] == connection.info.backend_pid

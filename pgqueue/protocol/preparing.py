@@ -72,11 +72,6 @@ def execute_prepared(
     return b"".join(result.get_value(0, column) or b"" for column in range(result.nfields)) if result.ntuples else None
 
 
-def forget_prepared(connection: psycopg.Connection[Any]) -> None:
-    """Take it that nothing is prepared on a connection any more."""
-    _prepared.pop(connection, None)
-
-
 @lru_cache(maxsize=64)
 def _statement(query: str) -> _Statement:
     text, params = numbered(query)
