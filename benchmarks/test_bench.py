@@ -7,6 +7,7 @@ broken shape fails.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import statistics
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from pgqueue import enqueue_many
 from pgqueue.compat import task_started
@@ -32,12 +33,13 @@ from pgqueue.worker.options import Options
 from pgqueue.worker.process import _run
 from pgqueue.worker.recycling import resident_mb
 from tests.inline import work
-from tests.testapp.contract_tasks import nothing
+from tests.testapp.contract_tasks import commit_nothing, nothing
 
 SHORT = bool(os.environ.get("PGQUEUE_SHORT"))
 ROUNDS = 1 if SHORT else 3
 JOBS = 4_000 if SHORT else 50_000
 SINGLES = 200 if SHORT else 2_000
+COMMITS = 400 if SHORT else 10_000
 SAMPLES = 20 if SHORT else 100
 RETAINED = 20_000 if SHORT else 1_000_000
 BATCH = 500
@@ -49,14 +51,25 @@ FILL = """
     INSERT INTO pgqueue_job (created_at, run_at, settled_by, fence, version, started_at, finished_at, priority, lane,
         attempts, max_attempts, lease_losses, unknown_effects, state, queue, task, recovery, stage)
     SELECT now(), now() + %(due_in)s::interval, NULL, 0, 1, NULL, CASE WHEN %(state)s = 'succeeded' THEN now() END,
-        %(priority)s, 0, 0, 8, 0, 0, %(state)s, 'default', %(task)s, 'undeclared', 'not_called'
+        %(priority)s, 0, 0, 8, 0, 0, %(state)s, 'default', %(task)s, %(recovery)s, 'not_called'
     FROM generate_series(1, %(count)s)
 """
+FACTS = {"state": "pending", "due_in": "0", "priority": 0, "task": nothing.module_path, "recovery": "undeclared"}
+NARROW = (
+    """CREATE TABLE bench_narrow (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, version int NOT NULL DEFAULT 0,
+        status smallint NOT NULL DEFAULT 0, run_at timestamptz NOT NULL DEFAULT now(), worker int,
+        task text NOT NULL, args jsonb NOT NULL)""",
+    "CREATE INDEX ON bench_narrow (run_at, id) WHERE status = 0",
+)
+INSERT_ONE = "INSERT INTO bench_narrow (task, args) VALUES (%s, %s)"
+INSERT_MANY = "INSERT INTO bench_narrow (task, args) SELECT * FROM unnest(%s::text[], %s::jsonb[]) RETURNING id"
+UPDATE_ONE = "UPDATE bench_narrow SET status = 2 WHERE id = %s AND version = 0 AND status = 0"
 
 
-def fill(count: int, *, state: str = "pending", due_in: str = "0", priority: int = 0) -> None:
+def fill(count: int, **facts: Any) -> None:
     """Write rows as they stand in a table that has been in use."""
-    facts = {"count": count, "state": state, "due_in": due_in, "priority": priority, "task": nothing.module_path}
+    facts = {**FACTS, "count": count, **facts}
     with connection.cursor() as cursor:
         cursor.execute(FILL, facts)
         cursor.execute("VACUUM ANALYZE pgqueue_job")
@@ -85,6 +98,15 @@ def raw(transactional_db: None) -> Iterator[psycopg.Connection[Any]]:
     """A connection of the queue's own, for the statements by themselves."""
     with connect("default", role="bench") as opened:
         yield opened
+
+
+@pytest.fixture
+def narrow(raw: psycopg.Connection[Any]) -> Iterator[psycopg.Connection[Any]]:
+    """The same with a table that has what a claim must have, and nothing else: the least that a queue can write."""
+    for statement in NARROW:
+        raw.execute(statement)
+    yield raw
+    raw.execute("DROP TABLE bench_narrow")
 
 
 def drain_raw(raw: psycopg.Connection[Any]) -> None:
@@ -126,16 +148,49 @@ def test_drain_when_a_receiver_listens(raw: psycopg.Connection[Any]) -> None:
     assert len(heard) == JOBS
 
 
-def test_enqueue(raw: psycopg.Connection[Any]) -> None:
+def commit_each(numbers: range) -> None:
+    """Write rows of a narrow table, one commit each, in a process of its own."""
+    with connect("default", role="bench") as own:
+        for number in numbers:
+            own.execute(UPDATE_ONE, [number])
+
+
+def test_transactional(narrow: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One commit for each job: four threads of one worker, against four processes that do nothing but commit."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+
+    def ours() -> float:
+        fill(COMMITS, task=commit_nothing.module_path, recovery="transactional")
+        return rate(COMMITS, lambda: work(concurrency=4))
+
+    def alone() -> float:
+        narrow.execute("TRUNCATE bench_narrow RESTART IDENTITY")
+        narrow.execute(INSERT_MANY, [["noop"] * COMMITS, ["{}"] * COMMITS])
+        narrow.execute("VACUUM ANALYZE bench_narrow")
+        own = [fork.Process(target=commit_each, args=(range(n, COMMITS + 1, 4),)) for n in range(1, 5)]
+
+        def together() -> None:
+            for process in own:
+                process.start()
+            for process in own:
+                process.join()
+
+        return rate(COMMITS, together)
+
+    fork = multiprocessing.get_context("fork")
+    say("transactional, 4 threads", "jobs/s", median_of(ours), median_of(alone))
+    assert not Job.objects.exclude(state="succeeded").exists()
+
+
+def test_enqueue(narrow: psycopg.Connection[Any]) -> None:
     def insert() -> None:
         for _ in range(SINGLES):
-            raw.execute(FILL, {**facts, "count": 1})
+            narrow.execute(INSERT_ONE, ["noop", "{}"])
 
     def ours() -> None:
         for _ in range(SINGLES):
             nothing.enqueue()
 
-    facts = {"state": "pending", "due_in": "0", "priority": 0, "task": nothing.module_path}
     say(
         "enqueue, one by one",
         "jobs/s",
@@ -144,16 +199,15 @@ def test_enqueue(raw: psycopg.Connection[Any]) -> None:
     )
 
 
-def test_enqueue_many(raw: psycopg.Connection[Any]) -> None:
+def test_enqueue_many(narrow: psycopg.Connection[Any]) -> None:
     def ours() -> None:
         for _ in range(JOBS // 1000):
             enqueue_many([nothing.bind()] * 1000)
 
     def insert() -> None:
         for _ in range(JOBS // 1000):
-            raw.execute(FILL, {**facts, "count": 1000})
+            narrow.execute(INSERT_MANY, [["noop"] * 1000, ["{}"] * 1000]).fetchall()
 
-    facts = {"state": "pending", "due_in": "0", "priority": 0, "task": nothing.module_path}
     say(
         "enqueue_many, 1,000 a call",
         "jobs/s",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from django.db import transaction
@@ -70,10 +69,9 @@ def enqueue_many(calls: Iterable[Call]) -> list[int]:
     ids: list[int] = []
     queues: set[str] = set()
     with transaction.atomic(using=alias):
-        for keys, run in groupby(calls, key=lambda call: _read(call.task).keys):
-            for jobs in _portions(run):
-                queues.update(job.queue for job in jobs)
-                ids.extend(_insert(alias, jobs, keys))
+        for portion in _portions(calls):
+            queues |= portion.queues
+            ids.extend(_insert(alias, portion))
         for queue in sorted(queues):
             notifying.wake(alias, queue)
     return ids
@@ -135,30 +133,62 @@ def _keys_of(task: Task[..., Any]) -> Keys | None:
     )
 
 
-def _portions(calls: Iterable[Call]) -> Iterator[list[NewJob]]:
+class Portion:
+    """Jobs to be sent together, and their arguments apart: most have all else in common."""
+
+    __slots__ = ("args", "characters", "jobs", "keys", "kwargs", "queues")
+
+    def __init__(self, keys: Keys | None) -> None:
+        self.keys = keys
+        self.queues: set[str] = set()
+        self.jobs: list[NewJob] = []
+        self.args: list[str | None] = []
+        self.kwargs: list[str | None] = []
+        self.characters = 0
+
+    def add(self, job: NewJob, call: Call, max_bytes: int) -> None:
+        """Take in a job of a call."""
+        args = kwargs = None
+        if call.args or call.kwargs:
+            args, kwargs = encode_arguments(call.args, call.kwargs, max_bytes=max_bytes)
+            self.characters += len(args or "") + len(kwargs or "")
+        self.jobs.append(job)
+        self.args.append(args)
+        self.kwargs.append(kwargs)
+
+    def is_full(self) -> bool:
+        """Say whether nothing is to be added."""
+        return len(self.jobs) >= PORTION or self.characters >= PORTION_CHARACTERS
+
+
+def _portions(calls: Iterable[Call]) -> Iterator[Portion]:
     """Yield jobs to be sent together. Only those are in memory, however many calls there are."""
-    jobs: list[NewJob] = []
-    characters = 0
     told: Told | None = None
+    portion = Portion(None)
     for call in calls:
         if told is None or call.task is not told.task:
             refuse_unready(call.task)
             told = _read(call.task)
-        job = _with_arguments(told.job, call)
-        jobs.append(job)
-        characters += len(job.args or "") + len(job.kwargs or "")
-        if len(jobs) >= PORTION or characters >= PORTION_CHARACTERS:
-            yield jobs
-            jobs, characters = [], 0
-    if jobs:
-        yield jobs
+            max_bytes = conf.of(queue=told.job.queue, task=told.job.task).max_payload_bytes
+        if portion.is_full() or portion.keys != told.keys:
+            if portion.jobs:
+                yield portion
+            portion = Portion(told.keys)
+        portion.add(told.job, call, max_bytes)
+        portion.queues.add(told.job.queue)
+    if portion.jobs:
+        yield portion
 
 
-def _insert(alias: str, jobs: list[NewJob], keys: Keys | None) -> list[int]:
+def _insert(alias: str, portion: Portion) -> list[int]:
     """Insert plain jobs with one statement, those with a key one by one."""
+    keys, texts = portion.keys, (portion.args, portion.kwargs)
     if keys is None:
-        return insert_many(alias, jobs)
-    return [_enqueue_once(alias, job, keys).id for job in jobs]
+        return insert_many(alias, portion.jobs, args=texts[0], kwargs=texts[1])
+    return [
+        _enqueue_once(alias, job._replace(args=args, kwargs=kwargs), keys).id
+        for job, args, kwargs in zip(portion.jobs, *texts, strict=True)
+    ]
 
 
 def _enqueue_once(alias: str, job: NewJob, keys: Keys) -> Inserted | Spent:

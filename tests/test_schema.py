@@ -392,7 +392,7 @@ def test_everything_works_in_another_schema_and_nothing_appears_in_public(elsewh
         recovery="undeclared",
     )
     first = insert(elsewhere, job)
-    many = insert_many(elsewhere, [job, job])
+    many = insert_many(elsewhere, [job, job], args=[None, None], kwargs=[None, None])
     once = insert_once(elsewhere, job, operation_key="k", digest="d")
     again = insert_once(elsewhere, job, operation_key="k", digest="d")
     assert isinstance(again, Spent)

@@ -133,17 +133,21 @@ def insert_in_window(alias: str, job: NewJob, *, window_seconds: float) -> Inser
         return Spent(id, created_at, digest="")
 
 
-def insert_many(alias: str, jobs: Sequence[NewJob]) -> list[int]:
-    """Insert jobs with one statement; return their ids in the same order."""
-    if not jobs:
-        return []
+def insert_many(
+    alias: str, jobs: Sequence[NewJob], *, args: Sequence[str | None], kwargs: Sequence[str | None]
+) -> list[int]:
+    """Insert jobs, whose arguments are given apart, with one statement; return their ids in the same order."""
     params: dict[str, Any] = {"count": len(jobs)}
-    for name, column in zip(NewJob._fields, zip(*jobs, strict=True), strict=True):
+    is_alike = jobs.count(jobs[0]) == len(jobs)
+    columns = zip(*(jobs[:1] if is_alike else jobs), strict=True)
+    for name, column in (*zip(NewJob._fields, columns, strict=True), ("args", args), ("kwargs", kwargs)):
         is_common = column.count(column[0]) == len(column)
         params[name] = column[0] if is_common else None
         params[f"each_{name}"] = None if is_common else list(column)
+        is_alike = is_alike and is_common
+    without_arguments = params["args"] is None and params["kwargs"] is None
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("enqueue_many"), params)
+        cursor.execute(load("enqueue_alike" if is_alike and without_arguments else "enqueue_many"), params)
         return [id for (id,) in cursor.fetchall()]
 
 

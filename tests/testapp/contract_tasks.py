@@ -395,6 +395,11 @@ def enqueue_another(number: int, after_seconds: float = 0.0) -> str:
     return double.enqueue(number).id
 
 
+@task(recovery="transactional")
+def commit_nothing() -> None:
+    """A transaction that holds its own completion and nothing else."""
+
+
 @task
 def nothing() -> None:
     pass
