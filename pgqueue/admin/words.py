@@ -192,6 +192,8 @@ TIMES = {
     "finished_at": _("finished"),
     "stop_requested_at": _("stop requested"),
     "probe_at": _("next probe"),
+    "purged_at": _("purged"),
+    "compensated_at": _("compensated"),
 }
 """Instants of a job, in the order in which they come."""
 

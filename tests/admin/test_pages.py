@@ -228,7 +228,7 @@ def test_nothing_is_counted_skipped_or_made_distinct(url: str, operator: Client)
 
 @pytest.mark.parametrize("traits", TRAITS, ids=str)
 def test_the_job_page_lists_every_verb_and_why_one_is_not_offered(traits: dict[str, Any], operator: Client) -> None:
-    row = JobFactory(**traits)
+    row = JobFactory(**traits, task="tests.testapp.effect_tasks.charge")
     context = operator.get(page(row)).context
     offers = [*context["offers"], *context["refused"]]
     verbs = {str(VERB_LABELS[verb.name]): verb for verb in VERBS.values() if verb.kind == "job"}
@@ -240,6 +240,7 @@ def test_the_job_page_lists_every_verb_and_why_one_is_not_offered(traits: dict[s
         "blocks_key": row.blocks_key,
         "stage": row.stage,
         "recovery": row.recovery,
+        "compensation": "tests.testapp.effect_tasks.refund" if row.state == "unknown" else None,
     }
     for offer in offers:
         assert offer.why_not == why_not(verbs[str(offer.label)], row.state, **known)
