@@ -73,6 +73,11 @@ def seed() -> dict[str, Any]:
     bulk = BulkActionFactory(size=3, state="done", reason="provider is back")
     for job, outcome in zip(dead, ("applied", "changed", "busy"), strict=True):
         BulkItemFactory(bulk_id=bulk.pk, job_id=job.pk, outcome=outcome, version_found=3)
+    under_way = BulkActionFactory(
+        size=30, state="running", reason="provider is back", started_by_name="op1", ticket="OPS-415"
+    )
+    for number in range(12):
+        BulkItemFactory(bulk_id=under_way.pk, job_id=10_000 + number, outcome="applied", version_found=3)
     asked = ApprovalRequestFactory(
         about=dead[1], queue="payments", task=TASK, asked_by="op3", reason="the bank is back", ticket="OPS-412"
     )
@@ -91,6 +96,7 @@ def seed() -> dict[str, Any]:
         "queue": queue,
         "worker": worker,
         "bulk": bulk,
+        "under_way": under_way,
         "asked": asked,
     }
 
@@ -116,6 +122,7 @@ def screens(rows: dict[str, Any]) -> dict[str, str]:
         "workers": f"{base}/worker/",
         "worker": f"{base}/worker/{rows['worker'].pk}/change/",
         "bulk-actions": f"{base}/bulkaction/",
+        "bulk-action-running": f"{base}/bulkaction/{rows['under_way'].pk}/change/",
         "bulk-action": f"{base}/bulkaction/{rows['bulk'].pk}/change/",
         "approvals": f"{base}/approvalrequest/",
         "approval": f"{base}/approvalrequest/{rows['asked'].pk}/change/",
