@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DataError, connection, transaction
 from django.db.backends.signals import connection_created
 from django.db.backends.utils import CursorWrapper
@@ -103,6 +105,17 @@ def test_a_tracer_in_front_of_the_cursor_sees_it(quick: list[bool], monkeypatch:
         nothing.enqueue()
     assert True not in quick
     assert len([sql for sql in seen if "INSERT" in sql]) == shortcut.LASTING + 2
+
+
+def test_on_an_event_loop_it_is_refused_as_ever(quick: list[bool]) -> None:
+    warm_up(quick)
+
+    async def enqueue() -> None:
+        nothing.enqueue()
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(enqueue())
+    assert quick == []
 
 
 def test_a_discarded_session_costs_nothing_but_time(quick: list[bool]) -> None:

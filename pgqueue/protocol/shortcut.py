@@ -45,7 +45,7 @@ def send_quickly(wrapper: BaseDatabaseWrapper, query: str, params: Mapping[str, 
 
 
 def _lasting(wrapper: BaseDatabaseWrapper) -> psycopg.Connection[Any] | None:
-    if wrapper.in_atomic_block or wrapper.execute_wrappers or wrapper.queries_logged or "cursor" in vars(wrapper):
+    if wrapper.in_atomic_block or _is_watched(wrapper):
         return None
     wrapper.validate_thread_sharing()
     wrapper.close_if_health_check_failed()
@@ -65,6 +65,11 @@ def _lasts(wrapper: BaseDatabaseWrapper, connection: psycopg.Connection[Any]) ->
     return count > LASTING
 
 
+def _is_watched(wrapper: BaseDatabaseWrapper) -> bool:
+    replaced = "cursor" in vars(wrapper) or hasattr(CursorWrapper.execute, "__wrapped__")
+    return replaced or bool(wrapper.execute_wrappers) or wrapper.queries_logged
+
+
 def _can_be_passed_by(wrapper: BaseDatabaseWrapper) -> bool:
     """Say whether no pooler stands in between, and nobody between Django and the driver to see what is sent."""
     connection = wrapper.connection
@@ -72,7 +77,6 @@ def _can_be_passed_by(wrapper: BaseDatabaseWrapper) -> bool:
         IS_POSSIBLE
         and type(connection) is psycopg.Connection
         and connection.cursor_factory.__module__ == "django.db.backends.postgresql.base"
-        and not hasattr(CursorWrapper.execute, "__wrapped__")
         and settings.USE_TZ
         and wrapper.timezone_name == "UTC"
         and is_direct(connection)

@@ -1,5 +1,5 @@
--- Enqueue one job that has no arguments and none of the options that few have. Most are such, and this is what one costs:
--- the caller's connection prepares nothing, so a statement is written, read and planned for every job.
+-- Enqueue one job that has no arguments and none of the options that few have. Most are such, and this is what one costs
+-- where the caller's connection prepares nothing: a statement is written, read and planned for every job.
 -- Transition: none -> pending. Runs in the caller's transaction.
 -- Writes: the job.
 -- Returns: id, created_at.
