@@ -18,6 +18,7 @@ from .harness import database_url
 
 CLAIM = b"SET state = 'running'"
 ENDING = b"FROM owned"
+ENDING_ALONE = b"mine.lease_losses = 0"
 CHUNK = 1 << 16
 SYNC = b"S\0\0\0\4"
 TRIP_ENDS = (SYNC, SYNC + b"H\0\0\0\4")

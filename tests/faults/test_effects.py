@@ -19,7 +19,7 @@ from tests.testapp import matrix_tasks
 
 from .harness import SHORT, Database, Workers, until
 from .provider import Provider
-from .proxy import ENDING, Fault, Proxy
+from .proxy import ENDING_ALONE, Fault, Proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.django_db(transaction=True)]
 
@@ -163,7 +163,7 @@ def test_the_connection_is_cut_at_the_commit(
     providers.append(provider)
     workers.start(settings={**SETTINGS, "LEASE_SECONDS": 30}, url=proxy.url())
     for cell in sorted(cells(moment)):
-        marker = ENDING if cell.startswith("transactional") else COMMITS[moment]
+        marker = ENDING_ALONE if cell.startswith("transactional") else COMMITS[moment]
         plan = provider.act_on(cell, lambda marker=marker: proxy.plan(marker, fault))
         enqueue(provider, [cell])
         states = until_ended(database, provider)
