@@ -39,8 +39,8 @@ LEGAL = {(move.source, move.target) for move in TRANSITIONS}
 GIVEN = {"remote_reference": "r", "evidence": "seen", "to": "bob", "for_seconds": 60, "effect": "sms"}
 GIVEN |= {"delay_seconds": 60, "priority": 7, "queue": "default"}
 JOB_VERBS = sorted(name for name, verb in VERBS.items() if verb.kind == "job")
-OTHER_VERBS = sorted(name for name, verb in VERBS.items() if verb.kind != "job")
 TARGETS = {"queue": "elsewhere", "limit": "tenant:acme"}
+OTHER_VERBS = sorted(name for name, verb in VERBS.items() if verb.kind in TARGETS)
 WEIGHTS = {
     "enqueue": 2,
     "claim": 5,

@@ -21,6 +21,8 @@ MOST_ROWS = {
     "lock_expired": RUNNING,
     "lock_expired by id": RUNNING,
     "find_unheard": RUNNING,
+    # It writes a batch, into indexes that are deeper beside a million other rows: ten blocks for each.
+    "ask_to_stop": 10 * BATCH,
     "pick_laned": RECOVERED + RUNNING + 3 * BATCH,
     "pick_bound of lane 2": RECOVERED + RUNNING + 3 * BATCH,
     "claim_picked": RECOVERED + RUNNING + 10 * BATCH,
