@@ -1,6 +1,6 @@
 """Runs of minutes: many finished rows, a held snapshot, commits of single jobs, a million jobs through one worker.
 
-    PGHOST=... PGPORT=... PGUSER=... python benchmarks/long_runs.py transactional growth snapshot memory
+    PGHOST=... PGPORT=... PGUSER=... python benchmarks/long_runs.py transactional growth future snapshot memory
 
 Makes the database `pgqueue_long` anew. The worker is the real command in a process of its own. Every figure has its
 baseline in the same run.
@@ -117,7 +117,7 @@ def alone(share: int) -> None:
 
 
 def growth() -> None:
-    """Drain beside finished rows: none, a million, five millions; then behind future ones of a higher priority."""
+    """Drain beside finished rows: none, a million, five millions."""
     from bench_jobs.tasks import noop
 
     raw("TRUNCATE pgqueue_job, pgqueue_jobpayload")
@@ -130,6 +130,32 @@ def growth() -> None:
         rates[finished] = statistics.median(drain(40_000, noop) for _ in range(3))
         [size] = raw("SELECT pg_relation_size('pgqueue_job') >> 20, pg_indexes_size('pgqueue_job') >> 20")
         say(f"growth: beside {finished:,} finished {rates[finished]:.0f}/s, {rates[finished] / rates[0]:.2f}", size)
+
+
+def future() -> None:
+    """Drain in front of five million rows of a higher priority that are due in a day, and without them."""
+    from bench_jobs.tasks import noop
+
+    raw("TRUNCATE pgqueue_job, pgqueue_jobpayload")
+    rates = {}
+    for rows in (0, 5_000_000):
+        if rows:
+            raw(ADD_FUTURE, {"n": rows})
+            raw("VACUUM ANALYZE pgqueue_job")
+        rates[rows] = statistics.median(drain(40_000, noop) for _ in range(3))
+        say(f"future: {rows:,} rows, {rates[rows]:.0f}/s, {rates[rows] / rates[0]:.2f}")
+
+
+ADD_FUTURE = """
+    INSERT INTO pgqueue_job (
+        created_at, run_at, max_attempts, queue, task, recovery, stage, state, priority, lane, attempts, lease_losses,
+        unknown_effects, fence, version
+    )
+    SELECT
+        now(), now() + interval '1 day', 8, 'default', 'bench_jobs.tasks.noop', 'undeclared', 'not_called', 'pending',
+        50, 0, 0, 0, 0, 0, 1
+    FROM generate_series(1, %(n)s::int)
+"""
 
 
 def snapshot(seconds: int = 300, rate: int = 2_000) -> None:
@@ -197,29 +223,43 @@ def _resident(pid: int) -> float:
 
 
 def _time_claims() -> None:
-    """Print the times of trips with claims: the 95th of 100 of the first 30 seconds, and of each 30 after them."""
-    from pgqueue.worker import dispatcher
+    """Print the times of trips with claims, and of looks: the median and the 95th of 100 for each 30 seconds."""
+    from pgqueue.worker import dispatcher, lookout
 
-    times: dict[int, list[float]] = {}
-    began, really = time.monotonic(), dispatcher.settle_and_claim
+    times: dict[tuple[int, str], list[float]] = {}
+    began = time.monotonic()
 
-    def timed(*given: Any, **options: Any) -> Any:
-        start = time.monotonic()
-        answer = really(*given, **options)
-        if options["wishes"]:
-            times.setdefault(int((start - began) // 30), []).append((time.monotonic() - start) * 1000)
-        return answer
+    def timed(name: str, really: Any) -> Any:
+        def run(*given: Any, **options: Any) -> Any:
+            start = time.monotonic()
+            answer = really(*given, **options)
+            if options.get("wishes", True):
+                part = int((start - began) // 30)
+                times.setdefault((part, name), []).append((time.monotonic() - start) * 1000)
+            return answer
 
-    dispatcher.settle_and_claim = timed
+        return run
+
+    dispatcher.settle_and_claim = timed("trips", dispatcher.settle_and_claim)
+    lookout.look = timed("looks", lookout.look)
     import atexit
 
     atexit.register(_say_times, times)
 
 
-def _say_times(times: dict[int, list[float]]) -> None:
-    for part, took in times.items():
-        median, late = statistics.median(took), sorted(took)[int(len(took) * 0.95)]
-        say(f"claims: {part * 30} s, {len(took)} trips, p50 {median:.1f} ms, p95 {late:.1f} ms")
+def _say_times(times: dict[tuple[int, str], list[float]]) -> None:
+    for part in sorted({part for part, _ in times}):
+        every = [ms for (of, _), took in times.items() if of == part for ms in took]
+        parts = ", ".join(
+            f"{len(took)} {name} p50 {statistics.median(took):.1f} p95 {_late(took):.1f} ms"
+            for (of, name), took in sorted(times.items(), reverse=True)
+            if of == part
+        )
+        say(f"claims: {part * 30} s, {parts}; together p95 {_late(every):.1f} ms")
+
+
+def _late(took: list[float]) -> float:
+    return sorted(took)[int(len(took) * 0.95)]
 
 
 def main() -> None:
@@ -240,8 +280,9 @@ def main() -> None:
         alone(int(sys.argv[2]))
         return
     call_command("migrate", verbosity=0)
-    for name in sys.argv[1:]:
-        globals()[name]()
+    for asked in sys.argv[1:]:
+        name, _, seconds = asked.partition("=")
+        globals()[name](*([int(seconds)] if seconds else []))
 
 
 if __name__ == "__main__":
