@@ -55,6 +55,10 @@ def enqueue(call: Call) -> Inserted | Spent:
     alias = job_alias()
     told = _read(call.task)
     job = _with_arguments(told.job, call)
+    if told.keys is None and notifying.may_travel(alias, job.queue):
+        hinted = insert(alias, job, wakes=True)
+        notifying.note(alias, job.queue)
+        return hinted
     inserted = insert(alias, job) if told.keys is None else _enqueue_once(alias, job, told.keys)
     notifying.wake(alias, job.queue)
     return inserted

@@ -31,7 +31,7 @@ class _Wake:
         """
         if _said_before(self):
             return
-        _sent_at[self.alias, self.queue] = time.monotonic()
+        note(self.alias, self.queue)
         try:
             inserting.notify(self.alias, [self.queue])
         except Exception as error:  # The caller has committed: nothing may look as if that had failed.
@@ -51,6 +51,18 @@ def wake(alias: str, queue: str) -> None:
         transaction.on_commit(hint, using=alias)
     except TransactionManagementError:
         return  # Autocommit is off and no block is open: Django cannot tell when the caller commits. Polling can.
+
+
+def may_travel(alias: str, queue: str) -> bool:
+    """Say whether a hint is due, and may be given by the insert itself: nobody's transaction is open."""
+    connection, hint = connections[alias], _Wake(alias, queue)
+    is_due = conf.current().notify and not _said_before(hint)
+    return is_due and not connection.in_atomic_block and connection.get_autocommit()
+
+
+def note(alias: str, queue: str) -> None:
+    """Take it that a hint was given."""
+    _sent_at[alias, queue] = time.monotonic()
 
 
 def _said_before(hint: _Wake) -> bool:

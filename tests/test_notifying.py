@@ -7,14 +7,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.test import TestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
-from pgqueue import enqueue_many, notifying
+from pgqueue import enqueue_many, enqueueing, notifying
 from pgqueue.models import Job
 from pgqueue.protocol import inserting
-from tests.testapp.contract_tasks import double
+from tests.testapp.contract_tasks import double, give_back
 
 committing = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
 
@@ -38,6 +38,10 @@ def hear(queue_connection: psycopg.Connection[Any]) -> Callable[[], list[str]]:
         return [notice.payload for notice in queue_connection.notifies(timeout=0)]
 
     return heard
+
+
+def notifies(statement: str) -> bool:
+    return "pg_notify" in statement and "WHEN false" not in statement
 
 
 @committing
@@ -91,7 +95,7 @@ def test_a_thousand_enqueues_in_one_block_send_one_notification(hear: Callable[[
         for number in range(1_000):
             double.enqueue(number)
         assert len(connection.run_on_commit) == 1
-    sent = [query["sql"] for query in captured if "pg_notify" in query["sql"]]
+    sent = [query["sql"] for query in captured if notifies(query["sql"])]
     assert len(sent) == 1
     assert hear() == ["default"]
 
@@ -130,7 +134,40 @@ def test_the_notification_is_no_statement_of_the_callers_transaction() -> None:
         double.enqueue(1)
     statements = [query["sql"] for query in captured]
     commit = statements.index("COMMIT")
-    assert [number for number, sql in enumerate(statements) if "pg_notify" in sql] == [commit + 1]
+    assert [number for number, sql in enumerate(statements) if notifies(sql)] == [commit + 1]
+
+
+@committing
+def test_without_a_block_the_enqueue_itself_wakes_workers(hear: Callable[[], list[str]]) -> None:
+    """A statement apart would be a second commit between the enqueue and the worker."""
+    for call in (double.bind(1), give_back.bind()):
+        notifying._sent_at.clear()
+        with CaptureQueriesContext(connection) as captured:
+            call.task.enqueue(*call.args)
+        assert len(captured) == 1
+        assert hear() == ["default"]
+
+
+@committing
+def test_an_enqueue_that_fails_gives_no_hint_and_keeps_none_from_the_next(hear: Callable[[], list[str]]) -> None:
+    with pytest.raises(DatabaseError):
+        inserting.insert("default", enqueueing._read(double).job._replace(priority=1000), wakes=True)
+    assert hear() == []
+    double.enqueue(1)
+    assert hear() == ["default"]
+
+
+@committing
+def test_what_the_server_refuses_with_the_hint_is_sent_without_it(
+    hear: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when nobody has read notifications for so long that no more fit."""
+    really = inserting.load
+    monkeypatch.setattr(inserting, "load", lambda name: really(name).replace("pg_notify('pgqueue'", "pg_notify(''"))
+    double.enqueue(1)
+    assert Job.objects.count() == 1
+    assert hear() == []
+    assert "notify.failed queue=default error=" in caplog.text
 
 
 class TestInsideATestCase(TestCase):
@@ -143,7 +180,7 @@ class TestInsideATestCase(TestCase):
     def test_what_was_planned_can_be_run(self) -> None:
         with CaptureQueriesContext(connection) as captured, self.captureOnCommitCallbacks(execute=True):
             double.enqueue(1)
-        assert sum("pg_notify" in query["sql"] for query in captured) == 1
+        assert sum(notifies(query["sql"]) for query in captured) == 1
 
 
 @committing

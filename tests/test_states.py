@@ -14,7 +14,15 @@ ROOT = Path(__file__).parent.parent
 STATEMENTS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "pgqueue" / "sql").glob("*.sql")}
 STATES = "|".join(State)
 CLONING = {"clone"}
-ENQUEUEING = {"enqueue", "enqueue_bare", "enqueue_many", "enqueue_once", "enqueue_unique", "enqueue_in_window"}
+ENQUEUEING = {
+    "enqueue",
+    "enqueue_alike",
+    "enqueue_bare",
+    "enqueue_many",
+    "enqueue_once",
+    "enqueue_unique",
+    "enqueue_in_window",
+}
 
 
 def header_of(text):

@@ -28,7 +28,7 @@ def enqueue_on_dead(execute: Execute, ids: Iterable[int]) -> None:
     """Enqueue one job for each of the dead that names a task; it is given the dead job's id."""
     dead = list(ids)
     for id, task, queue, priority in execute("find_on_dead", {"ids": dead}) if dead else ():
-        execute("enqueue", _follower(id, task, queue=queue, priority=priority)._asdict())
+        execute("enqueue", _follower(id, task, queue=queue, priority=priority).params())
 
 
 def compensate(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from ..exceptions import UniqueKeyBusyError
 from ..sql import load
 from .shortcut import send_quickly
 
-_ROW = struct.Struct("!qq")
+logger = logging.getLogger(__name__)
+
+_ROW = struct.Struct("!qq?")
 _MILLENNIUM = datetime(2000, 1, 1, tzinfo=UTC)
 """From which the server counts microseconds."""
 UNIQUE_ROUNDS = 10
@@ -47,6 +50,10 @@ class NewJob(NamedTuple):
     """Name of the task that is enqueued when the job becomes dead."""
     parent_id: int | None = None
 
+    def params(self, *, wakes: bool = False) -> dict[str, Any]:
+        """Return the parameters of the statement that inserts it, and `wakes` workers as well."""
+        return {**self._asdict(), "wakes": wakes}
+
     def is_bare(self) -> bool:
         """Say whether there are no arguments and no options."""
         return self.args is None and self.kwargs is None and self[-len(_NO_OPTIONS) :] == _NO_OPTIONS
@@ -72,17 +79,32 @@ class Spent:
     digest: str
 
 
-def insert(alias: str, job: NewJob) -> Inserted:
-    """Insert one job."""
-    query, params = load("enqueue_bare" if job.is_bare() else "enqueue"), job._asdict()
+def insert(alias: str, job: NewJob, *, wakes: bool = False) -> Inserted:
+    """Insert one job; where that is a transaction by itself, it may wake workers: a hint apart would be another commit.
+
+    What the server refuses together with the hint is sent again without it.
+    """
+    try:
+        return _insert(alias, job, wakes=wakes)
+    except DatabaseError as error:
+        if not wakes or getattr(error.__cause__, "sqlstate", None) is None:
+            raise
+        inserted = _insert(alias, job, wakes=False)
+        logger.warning("notify.failed queue=%s error=%s", job.queue, type(error).__name__)
+        return inserted
+
+
+def _insert(alias: str, job: NewJob, *, wakes: bool) -> Inserted:
+    query, params = load("enqueue_bare" if job.is_bare() else "enqueue"), job.params(wakes=wakes)
     wrapper = connections[alias]
     row = send_quickly(wrapper, query, params)
     if row is not None:
-        id, microseconds = _ROW.unpack(row)
+        id, microseconds, _ = _ROW.unpack(row)
         return Inserted(id, _MILLENNIUM + timedelta(microseconds=microseconds))
     with wrapper.cursor() as cursor:
         cursor.execute(query, params)
-        return Inserted(*cursor.fetchone())
+        id, created_at, _ = cursor.fetchone()
+    return Inserted(id, created_at)
 
 
 def insert_once(alias: str, job: NewJob, *, operation_key: str, digest: str) -> Inserted | Spent:

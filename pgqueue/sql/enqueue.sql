@@ -1,7 +1,7 @@
 -- Enqueue one job.
 -- Transition: none -> pending. Runs in the caller's transaction.
 -- Writes: the job; its payload when there is one.
--- Returns: id, created_at.
+-- Returns: id, created_at; and wakes workers where that is asked, of a statement that is a transaction by itself.
 WITH job AS (
     INSERT INTO pgqueue_job (
         fence, version, created_at, run_at, parent_id, max_run_seconds, priority, lane, attempts, max_attempts,
@@ -23,5 +23,7 @@ payload AS (
     FROM job
     WHERE %(args)s::jsonb IS NOT NULL OR %(kwargs)s::jsonb IS NOT NULL
 )
-SELECT id, created_at
+SELECT
+    id, created_at,
+    CASE WHEN %(wakes)s::bool THEN pg_notify('pgqueue', %(queue)s::text) IS NULL ELSE false END AS woken
 FROM job
