@@ -326,7 +326,7 @@ def test_a_serializable_default_costs_no_job_and_no_worker(
 def test_a_round_trip_of_ours_reads_committed_whatever_the_default(
     serializable: None, is_direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "_is_direct", lambda connection: is_direct)
+    monkeypatch.setattr(connecting, "is_direct", lambda connection: is_direct)
     with connect("default", role="tests") as ours:
         asked = ours.execute("SELECT current_setting('default_transaction_isolation')")
         assert asked.fetchone() == ("read committed" if is_direct else "serializable",)
