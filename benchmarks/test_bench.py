@@ -114,7 +114,8 @@ def drain_raw(raw: psycopg.Connection[Any]) -> None:
     endings: list[Ending] = []
     while True:
         wishes = [Wish(CLAIMANT, BATCH, Turn())]
-        _, [leases] = settle_and_claim(raw, worker_id=1, endings=endings, wishes=wishes)
+        _, [haul] = settle_and_claim(raw, worker_id=1, endings=endings, wishes=wishes)
+        leases = haul.read()
         endings = [Ending(EndingKind.COMPLETE, lease.id, lease.fence) for lease in leases]
         if not leases:
             return
@@ -305,8 +306,8 @@ def test_claims_under_a_held_snapshot(raw: psycopg.Connection[Any]) -> None:
 
 
 def _claim_and_complete(raw: psycopg.Connection[Any], *, limit: int = 100) -> None:
-    _, [leases] = settle_and_claim(raw, worker_id=1, endings=[], wishes=[Wish(CLAIMANT, limit, Turn())])
-    endings = [Ending(EndingKind.COMPLETE, lease.id, lease.fence) for lease in leases]
+    _, [haul] = settle_and_claim(raw, worker_id=1, endings=[], wishes=[Wish(CLAIMANT, limit, Turn())])
+    endings = [Ending(EndingKind.COMPLETE, lease.id, lease.fence) for lease in haul.read()]
     settle_and_claim(raw, worker_id=1, endings=endings, wishes=[])
 
 

@@ -17,11 +17,12 @@ from ..operations import Actor
 from ..verbs import APPROVE, VERBS, Verb, bar, why_barred
 from .asking import TARGETS
 from .confirming import Facts
+from .consequences import CONSEQUENCES
 from .keyset import Order
 from .marks import both, text_of
 from .search import job_id
 from .verbs import VerbAdmin
-from .words import CONSEQUENCES, NOTHING, REQUEST_STATES, instant_of, request_words, verb_words
+from .words import NOTHING, REQUEST_STATES, instant_of, request_words, verb_words
 
 
 class WaitingFilter(admin.SimpleListFilter):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from http import HTTPStatus
@@ -31,14 +30,16 @@ from ..protocol import freezing
 from ..protocol.connecting import job_alias
 from ..protocol.operating import text
 from ..states import Outcome
-from ..verbs import VERBS, why_not
+from ..verbs import VERBS
 from .asking import AskedForAdmin, waiting_lines
 from .base import READING
 from .bulk import may_bulk
+from .consequences import CONSEQUENCES
 from .inputs import LARGEST_SPREAD_MINUTES
 from .keyset import Order
-from .marks import badge
-from .words import CONSEQUENCES, NOTHING, VERB_LABELS, instant_of, outcome_words, pause_of, span, state_words
+from .marks import state_of
+from .previewing import previewed
+from .words import NOTHING, VERB_LABELS, instant_of, outcome_words, pause_of
 
 STATES = {
     "frozen": gettext_lazy("frozen, nothing done yet"),
@@ -132,11 +133,12 @@ class BulkActionAdmin(AskedForAdmin):
         actor = Actor.of(request.user)
         items = BulkItem.objects.using(alias).filter(bulk_id=bulk.pk)
         # What would happen is for whoever decides: a set under way is only counted.
-        preview = _preview(verb, freezing.preview(alias, bulk.pk) if bulk.state == "frozen" else [], actor)
+        preview = previewed(verb, freezing.preview(alias, bulk.pk) if bulk.state == "frozen" else [], actor)
         only = request.GET.get("outcome")
         shown = items.filter(outcome=only) if only in list(Outcome) else items
         rows = list(shown.order_by("job_id")[: SHOWN_ROWS + 1])
-        jobs = {job.pk: job for job in Job.objects.using(alias).filter(pk__in=[row.job_id for row in rows])}
+        known = Job.objects.using(alias).filter(pk__in=[row.job_id for row in rows]).annotate(now=Now())
+        jobs = {job.pk: job for job in known}
         counted = _outcomes(items)
         done = sum(counted.values())
         return {
@@ -157,6 +159,7 @@ class BulkActionAdmin(AskedForAdmin):
             "may_run": may_bulk(request, actor, verb) and not conf.current().console_read_only,
             "needs_typing": preview["can"] > TYPED_FROM,
             "can_spread": bulk.verb == "requeue",
+            "spread_minutes": int(bulk.spread_seconds // 60),
             "longest_spread": LARGEST_SPREAD_MINUTES,
             "step_url": self.page_url(BulkAction, "step", bulk.pk, "run").removesuffix("run/"),
             "csv_url": self.page_url(BulkAction, "csv", bulk.pk),
@@ -175,7 +178,7 @@ class BulkActionAdmin(AskedForAdmin):
         return {
             "job": self.link(Job, row.job_id, str(row.job_id)),
             "task": NOTHING if job is None else job.task,
-            "state": NOTHING if job is None else badge(job.state),
+            "state": NOTHING if job is None else state_of(job),
             "seen": row.version_seen,
             "found": NOTHING if row.version_found is None else row.version_found,
             "outcome": NOTHING if row.outcome is None else outcome_words(row.outcome),
@@ -228,7 +231,7 @@ class BulkActionAdmin(AskedForAdmin):
         minutes = request.POST.get("spread", "") or "0"
         if not minutes.isdecimal() or int(minutes) > LARGEST_SPREAD_MINUTES:
             return _("Spread over whole minutes, %(longest)d at most.") % {"longest": LARGEST_SPREAD_MINUTES}
-        can = _preview(VERBS[bulk.verb], freezing.preview(job_alias(), bulk.pk), actor)["can"]
+        can = previewed(VERBS[bulk.verb], freezing.preview(job_alias(), bulk.pk), actor)["can"]
         if can > TYPED_FROM and request.POST.get("typed", "").strip() != str(can):
             return _("Type %(id)s to confirm.") % {"id": can}
         return ""
@@ -278,41 +281,3 @@ def _alive() -> Q:
     """Return the condition of workers that are heard."""
     lease = ExpressionWrapper(F("lease_seconds") * Value(timedelta(seconds=1)), output_field=DurationField())
     return Q(stopped_at=None, draining=False, heartbeat_at__gt=Now() - lease)
-
-
-def _preview(verb: Any, groups: list[freezing.Group], actor: Actor) -> dict[str, Any]:
-    """Return how many rows can be acted on, how many not and why, and where they are."""
-    skipped: Counter[str] = Counter()
-    queues: Counter[str] = Counter()
-    tasks: Counter[str] = Counter()
-    can = referenced = 0
-    oldest = 0.0
-    for group in groups:
-        why = _why_not(verb, group, actor)
-        if why is not None:
-            skipped[why] += group.jobs
-            continue
-        can += group.jobs
-        referenced += group.with_reference
-        queues[str(group.queue)] += group.jobs
-        tasks[str(group.task)] += group.jobs
-        oldest = max(oldest, group.oldest_seconds or 0.0)
-    return {
-        "can": can,
-        "skipped": skipped.most_common(),
-        "queues": queues.most_common(10),
-        "tasks": tasks.most_common(10),
-        "referenced": referenced,
-        "oldest": span(oldest),
-        "left": can + sum(skipped.values()),
-    }
-
-
-def _why_not(verb: Any, group: freezing.Group, actor: Actor) -> str | None:
-    if group.state is None or group.queue is None:
-        return _("gone")
-    if not actor.may_touch(verb, group.queue, group.task):
-        return _("You may not do this in its queue.")
-    if not group.is_unchanged:
-        return _("Changed since the set was frozen.")
-    return why_not(verb, group.state, words=state_words, **group.known())

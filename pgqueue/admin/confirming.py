@@ -19,9 +19,10 @@ from ..protocol.connecting import job_alias
 from ..states import Outcome
 from ..verbs import Verb, why_not
 from .asking import AskedForAdmin
+from .consequences import CONSEQUENCES
 from .inputs import shown_inputs
 from .seen import Seen
-from .words import CONSEQUENCES, VERB_LABELS, instant, state_in_full, state_words, verb_words
+from .words import VERB_LABELS, instant, state_in_full, state_words, verb_words
 
 REASONED_LEVEL = 2
 """From this level on, a reason is compulsory."""

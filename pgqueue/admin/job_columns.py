@@ -15,8 +15,8 @@ from ..models import Job, JobPayload, JobResult, Limit, Queue, Worker
 from ..protocol.connecting import job_alias
 from ..states import WAITING, Stage, State
 from .bulk import BulkVerbs
-from .marks import badge, short_path
-from .words import NOTHING, SCHEDULED, span
+from .marks import short_path, state_of
+from .words import NOTHING, span
 
 LONGEST_ERROR = 80
 
@@ -32,8 +32,7 @@ class JobColumns(BulkVerbs):
     @admin.display(description=_("state"))
     def standing(self, job: Any) -> Any:
         """Return the state as sign and words; a pending job is ready, or scheduled for later."""
-        later = job.state == State.PENDING and _seconds(job, job.run_at) > 0
-        return badge(SCHEDULED if later else job.state)
+        return state_of(job)
 
     @admin.display(description=_("state"))
     def standing_and_stage(self, job: Any) -> Any:

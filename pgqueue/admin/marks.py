@@ -36,6 +36,12 @@ def badge(state: str) -> Any:
     )
 
 
+def state_of(job: Any) -> Any:
+    """Return the state of a job that was read with the database's `now`; pending is ready, or scheduled for later."""
+    later = job.state == State.PENDING and job.run_at > job.now
+    return badge(SCHEDULED if later else job.state)
+
+
 def beside(words: Any, code: str) -> Any:
     """Return the word that commands, searches and the database have; nothing where it is the same."""
     return "" if str(words).casefold() == code else format_html(' <code class="pgqueue-code">{}</code>', code)

@@ -31,7 +31,10 @@ def silent_words(worker: Silent) -> str:
     facts = {"id": worker.id, "host": worker.host, "pid": worker.pid, "silent": span(worker.silent_seconds)}
     text = _("Worker %(id)s on %(host)s has been silent for %(silent)s.") % facts
     if not worker.leases or worker.expiry_seconds is None:
-        missed = _("It holds no job, and no worker for its queues has started since: start one if it is missed.")
+        missed = _(
+            "It holds no job. No other worker has started after it was last heard and takes from just the same queues: "
+            "start one if it is missed, or have it forgotten."
+        )
         return f"{text} {missed}"
     left = {"leases": worker.leases, "left": span(worker.expiry_seconds)}
     held = (

@@ -129,7 +129,10 @@ class OverviewAdmin(ReadOnlyAdmin):
         error, jobs = row[:2]
         facts = {"jobs": f"{jobs:,}", "error": error.rpartition(".")[2] or _("no error class (lease lost)")}
         text = (
-            _("%(jobs)s jobs were given up within 1 hour: %(error)s. Look at one; while it goes on, pause its queue.")
+            _(
+                "Given up within 1 hour: %(jobs)s jobs with %(error)s, those requeued since among them. Look at one; "
+                "while it goes on, pause its queue."
+            )
             % facts
         )
         return {"sign": "✕", "text": text, "url": self._failed_url(error, "1h")}

@@ -26,9 +26,10 @@ from ..verbs import VERBS, Verb
 from .asking import waiting_lines
 from .base import READING
 from .confirming import REASONED_LEVEL, TYPED_LEVEL, ConfirmPages
+from .consequences import CONSEQUENCES
 from .inputs import placeholders, read_inputs
 from .seen import Seen
-from .words import ASKED_BEFORE, CONSEQUENCES, NOTHING, OUTCOMES, VERB_LABELS, instant
+from .words import ASKED_BEFORE, NOTHING, OUTCOMES, VERB_LABELS, instant
 
 DONE = (Outcome.APPLIED, Outcome.REPLAYED, Outcome.REQUESTED)
 STATUSES = {Outcome.GONE: HTTPStatus.GONE, Outcome.FORBIDDEN: HTTPStatus.FORBIDDEN}

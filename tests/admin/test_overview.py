@@ -86,8 +86,8 @@ def test_an_error_that_is_frequent_needs_a_person(operator: Client) -> None:
     MinuteStatFactory(outcome="dead", error=ERROR, minute=from_now(-660), jobs=1)
     (need,) = look(operator).context["needs"]
     assert (
-        need["text"]
-        == "10 jobs were given up within 1 hour: CardDeclined. Look at one; while it goes on, pause its queue."
+        need["text"] == "Given up within 1 hour: 10 jobs with CardDeclined, those requeued since among them. "
+        "Look at one; while it goes on, pause its queue."
     )
     assert "ended%3A1h" in need["url"]
 
