@@ -233,7 +233,7 @@ class BulkActionAdmin(AskedForAdmin):
             return _("Spread over whole minutes, %(longest)d at most.") % {"longest": LARGEST_SPREAD_MINUTES}
         can = previewed(VERBS[bulk.verb], freezing.preview(job_alias(), bulk.pk), actor)["can"]
         if can > TYPED_FROM and request.POST.get("typed", "").strip() != str(can):
-            return _("Type %(id)s to confirm.") % {"id": can}
+            return _("Type the number %(id)s to confirm.") % {"id": can}
         return ""
 
     def _stop(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:

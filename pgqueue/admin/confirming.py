@@ -131,7 +131,9 @@ class ConfirmPages(AskedForAdmin):
         }
         if obj is not None:
             context |= self._facts_context(request, verb, target, obj, seen)
-            context["inputs"] = shown_inputs(verb.name, request.POST, self.effects_in_question(verb, obj))
+            context["inputs"] = shown_inputs(
+                verb.name, request.POST, self.effects_in_question(verb, obj), problems or {}
+            )
             usable = status in USABLE and context["refusal"] is None
             context["token"] = self._token(request, verb, target, obj, seen, context["facts"]) if usable else ""
         request.current_app = self.admin_site.name

@@ -90,7 +90,7 @@ _EFFECT = Input("effect", "effect", gettext_lazy("Effect that the verdict is abo
 _EVIDENCE = Input("evidence", "evidence", gettext_lazy("Evidence: where you saw it"), required=True)
 _HAPPENED = (
     _EFFECT,
-    Input("remote_reference", "remote_reference", gettext_lazy("Number that the other side gave it"), required=True),
+    Input("remote_reference", "remote_reference", gettext_lazy("The other side's reference, as ch_123"), required=True),
     _EVIDENCE,
     Input("result", "result", gettext_lazy("Result for the code of the job, as JSON (optional)"), read=_json),
 )
@@ -250,8 +250,10 @@ def asks_for_effect(verb: str) -> bool:
     return any(each.kind == "effect" for each in INPUTS.get(verb, ()))
 
 
-def shown_inputs(verb: str, posted: Mapping[str, Any], effects: list[str]) -> list[dict[str, Any]]:
-    """Return the fields as the page draws them, with what was typed."""
+def shown_inputs(
+    verb: str, posted: Mapping[str, Any], effects: list[str], problems: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the fields as the page draws them, with what was typed, and what is wrong with it by the field's name."""
     return [
         {
             "name": each.name,
@@ -264,6 +266,7 @@ def shown_inputs(verb: str, posted: Mapping[str, Any], effects: list[str]) -> li
             "largest": each.largest,
             "step": each.step,
             "choices": effects,
+            "problem": problems.get(each.name, ""),
         }
         for each in INPUTS.get(verb, ())
         if each.kind != "effect" or effects

@@ -167,7 +167,7 @@ class VerbAdmin(ConfirmPages):
         if not reason and verb.level >= REASONED_LEVEL:
             problems["reason"] = _("Say why: the reason is kept in the audit log.")
         if verb.level >= TYPED_LEVEL and request.POST.get("typed", "").strip() != target:
-            problems["typed"] = _("Type %(id)s to confirm.") % {"id": target}
+            problems["typed"] = _("Type the number %(id)s to confirm.") % {"id": target}
         return problems
 
     def _done(self, request: HttpRequest, verb: Verb, target: str, action: Action) -> HttpResponse:

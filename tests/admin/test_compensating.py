@@ -165,7 +165,9 @@ def test_a_job_without_effects_has_nothing_to_undo() -> None:
 @pytest.mark.parametrize("lacking", ["evidence", "remote_reference"])
 def test_it_needs_evidence_and_the_number_typed(lacking: str, operator: Client) -> None:
     row = in_question()
-    assert post(operator, row, **{lacking: ""}).status_code == 422
+    refused = post(operator, row, **{lacking: ""})
+    assert refused.status_code == 422
+    assert [bool(field["problem"]) for field in refused.context["inputs"]].count(True) == 1
     assert post(operator, row, typed="1").status_code == 422
     assert post(client_with("op2", "view_job", "triage_unknown"), row).status_code == 403
     assert Job.objects.get().state == "unknown"

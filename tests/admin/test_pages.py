@@ -305,7 +305,7 @@ def test_large_numbers_are_exact(operator: Client, settings: Any) -> None:
     assert "750727362669608961" in said
     assert "750727362669608963" in said
     confirm = operator.get(confirm_url(row, "break_lease"))
-    assert f"Type {LARGE_ID} to confirm" in plain(confirm)
+    assert f"Type the number {LARGE_ID} to confirm" in plain(confirm)
     form = {"seen": confirm.context["token"], "reason": "x", "typed": str(LARGE_ID)}
     assert operator.post(confirm_url(row, "break_lease"), form).status_code == 303
     assert numbers(operator.get(JOBS, {"q": str(LARGE_ID)})) == [LARGE_ID]

@@ -378,7 +378,7 @@ def test_breaking_a_lease_needs_the_number_typed(typed: str | None, operator: Cl
         del form["typed"]
     answer = operator.post(confirm_url(row, "break_lease"), form)
     assert answer.status_code == 422
-    assert f"Type {row.pk} to confirm." in answer.text
+    assert answer.text.count(f"Type the number {row.pk} to confirm.") == 2, "in the summary, and at the field"
     assert f'value="{REASON}"' in answer.text
     assert checksums() == before
 
