@@ -19,7 +19,8 @@ def test_after_an_hour_alone_the_next_one_waits_only_if_other_work_does(clock: C
     """An hour alone gives an hour to others; where there are none, nobody gains by idling."""
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.ALONE), poll_seconds=10)
-    agenda.get(ALONE, [make_lease(7, Lane.ALONE)], asked=1)
+    agenda.get(ALONE, 1, asked=1)
+    agenda.hold(ALONE, [make_lease(7, Lane.ALONE)])
     agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=3600), pool=Pool.THREADS)
     assert agenda.sources(held=threads(0)) == (ALONE,)
     assert agenda.pause(held=threads(0), waiting=0) == 0
@@ -54,7 +55,7 @@ def test_a_wait_that_was_for_nothing_is_not_begun_again_at_once(clock: Clock) ->
     assert agenda.sources(held=threads(1)) == ()
     clock.now += 2
     assert agenda.sources(held=threads(0)) == (ALONE,)
-    agenda.get(ALONE, [], asked=1)
+    agenda.get(ALONE, 0, asked=1)
     clock.now += 7
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
     assert agenda.sources(held=threads(1)) == (PLAIN,)
