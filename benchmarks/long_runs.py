@@ -107,9 +107,9 @@ def alone(share: int) -> None:
     connection = connect("default", role="bench")
     claimant = Claimant(worker_id=os.getpid(), tasks=(committed.module_path,), lease_seconds=600.0)
     wishes = [Wish(claimant, share, Turn())]
-    _, [leases] = settle_and_claim(connection, worker_id=os.getpid(), endings=[], wishes=wishes)
+    _, [haul] = settle_and_claim(connection, worker_id=os.getpid(), endings=[], wishes=wishes)
     cursor, began = quick_cursor(connection), time.monotonic()
-    for lease in leases:
+    for lease in haul.read():
         given = {"worker_id": os.getpid(), "ids": [lease.id], "fences": [lease.fence], "run_seconds": [0.0]}
         assert cursor.execute(load("complete"), {**given, "results": None}).rowcount == 1
     with Path("/dev/shm/pgqueue-alone").open("a") as told:

@@ -99,6 +99,7 @@ class Dispatcher:
             is_listening=is_listening,
         )
         self._doubt_until = 0.0
+        self._has_lost_one = False
         self._draining = False
         self.orders = Orders()
 
@@ -178,8 +179,9 @@ class Dispatcher:
         """Return the connection; after a lost one, claims whose answer it never brought are given back."""
         if self._connection is None:
             self._connection = connect(self._options.alias, role="worker")
-            self._doubt_until = time.monotonic() + DOUBT_SECONDS
-            self._give_back_unheard(self._connection)
+            if self._has_lost_one:
+                self._doubt_until = time.monotonic() + DOUBT_SECONDS
+                self._give_back_unheard(self._connection)
         return self._connection
 
     def _give_back_unheard(self, connection: psycopg.Connection[Any]) -> None:
@@ -313,3 +315,4 @@ class Dispatcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            self._has_lost_one = True
