@@ -44,7 +44,7 @@ class Settings:
     poll_without_listen_seconds: float = 0.5
     listen: bool = True
     notify: bool = True
-    notify_window_seconds: float = 0.05
+    notify_window_seconds: float = 0.02
     """At most one NOTIFY per queue and process in this time; a woken worker looks again after it."""
     limits: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """What bounds the jobs of a queue, tenant, task or resource: `{"tenant:acme": {"max_running": 3}}`. Written down
