@@ -127,6 +127,7 @@ def growth() -> None:
         if missing > 0:
             raw(Ours.retained_sql, {"n": missing})
             raw("VACUUM ANALYZE pgqueue_job")
+            raw("CHECKPOINT")  # What filling wrote is not part of the drains.
         rates[finished] = statistics.median(drain(40_000, noop) for _ in range(3))
         [size] = raw("SELECT pg_relation_size('pgqueue_job') >> 20, pg_indexes_size('pgqueue_job') >> 20")
         say(f"growth: beside {finished:,} finished {rates[finished]:.0f}/s, {rates[finished] / rates[0]:.2f}", size)
@@ -142,6 +143,7 @@ def future() -> None:
         if rows:
             raw(ADD_FUTURE, {"n": rows})
             raw("VACUUM ANALYZE pgqueue_job")
+            raw("CHECKPOINT")  # What filling wrote is not part of the drains.
         rates[rows] = statistics.median(drain(40_000, noop) for _ in range(3))
         say(f"future: {rows:,} rows, {rates[rows]:.0f}/s, {rates[rows] / rates[0]:.2f}")
 
