@@ -250,6 +250,7 @@ def test_ten_thousand_jobs_are_done_in_the_background_and_can_be_stopped(scripts
     who.go(f"{JOBS}?state=dead")
     who.page.select_option("#pgqueue-everything-verb", "requeue")
     who.page.click("text=Freeze and preview…")
+    who.page.wait_for_selector("#pgqueue-preview")
     assert "10000 jobs can be acted on" in who.text()
     who.page.fill("#id_reason", "provider is back")
     who.page.fill("#id_typed", "10000")
