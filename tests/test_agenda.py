@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pgqueue.protocol.claiming import Horizon, Lease
+from pgqueue.protocol.marks import REST_AT_MOST_SECONDS, REST_RATIO
 from pgqueue.protocol.settling import Ending, EndingKind
 from pgqueue.states import Lane
 from pgqueue.worker.agenda import (
     ALONE,
     BUSY_LOOK_SECONDS,
     HOARD_SECONDS,
-    REST_RATIO,
     SHORTEST_NAP_SECONDS,
     Agenda,
     Source,
@@ -256,6 +256,24 @@ def test_large_arguments_are_held_up_to_64_mib(clock: Clock) -> None:
     assert agenda.room(PLAIN, held=threads(44)) == 20
     agenda.hold(PLAIN, [make_lease()] * 20)
     assert agenda.room(PLAIN, held=threads(44)) == 36
+
+
+def test_looks_are_apart_by_a_multiple_of_what_they_take(clock: Clock) -> None:
+    """Under a snapshot that somebody holds for hours a look reads for half a second."""
+    agenda = make_agenda(clock)
+    agenda.see(horizon(Lane.PLAIN), poll_seconds=10, took_seconds=0.2)
+    agenda.get(PLAIN, 1, asked=4)
+    assert not agenda.wants_look()
+    assert not agenda.is_empty()
+    assert agenda.pause(held=threads(0), waiting=0) == pytest.approx(REST_RATIO * 0.2)
+    clock.now += REST_RATIO * 0.2
+    assert agenda.wants_look()
+    agenda.see(horizon(Lane.PLAIN), poll_seconds=60, took_seconds=3.0)
+    agenda.look_now()
+    clock.now += REST_AT_MOST_SECONDS - 1
+    assert not agenda.wants_look()
+    clock.now += 1
+    assert agenda.wants_look()
 
 
 # -- two pools ---------------------------------------------------------------------------------------------

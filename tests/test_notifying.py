@@ -149,10 +149,13 @@ def test_without_a_block_the_enqueue_itself_wakes_workers(hear: Callable[[], lis
 
 
 @committing
-def test_an_enqueue_that_fails_gives_no_hint_and_keeps_none_from_the_next(hear: Callable[[], list[str]]) -> None:
+def test_an_enqueue_that_fails_gives_no_hint_and_keeps_none_from_the_next(
+    hear: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(DatabaseError):
         inserting.insert("default", enqueueing._read(double).job._replace(priority=1000), wakes=True)
     assert hear() == []
+    assert "notify.failed" not in caplog.text
     double.enqueue(1)
     assert hear() == ["default"]
 

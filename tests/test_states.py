@@ -16,7 +16,6 @@ STATES = "|".join(State)
 CLONING = {"clone"}
 ENQUEUEING = {
     "enqueue",
-    "enqueue_alike",
     "enqueue_bare",
     "enqueue_many",
     "enqueue_once",

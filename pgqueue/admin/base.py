@@ -32,7 +32,15 @@ from .keyset import SORT, KeysetChangeList, Order
 
 READING = ("GET", "HEAD")
 NAVIGATION = (
-    *("overview", "queue", "limit", "job", "reconcile", "worker", "bulkaction", "approvalrequest", "operatoraction"),
+    "overview",
+    "queue",
+    "limit",
+    "job",
+    "reconcile",
+    "worker",
+    "bulkaction",
+    "approvalrequest",
+    "operatoraction",
 )
 """Models of the navigation bar, in its order."""
 

@@ -186,9 +186,9 @@ class Haul:
 
     def read(self) -> list[Lease]:
         """Return the leases. Raise `psycopg.OperationalError` when the server is away and has to be asked again."""
-        leases = self._claimed.fetchall()
+        leases = with_replaced(self._claimed.connection, self._claimed.fetchall())
         self._turn.marks.note(leases)
-        return with_replaced(self._claimed.connection, leases)
+        return leases
 
 
 def _params(claimant: Claimant, limit: int, turn: Turn) -> dict[str, Any]:

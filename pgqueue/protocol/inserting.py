@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 _ROW = struct.Struct("!qq?")
 _MILLENNIUM = datetime(2000, 1, 1, tzinfo=UTC)
 """From which the server counts microseconds."""
+HINT_REFUSED = ("54000", "42501", "22023")
+"""No room for more notifications, no permission to notify, a name that no channel or payload can have."""
 UNIQUE_ROUNDS = 10
 """How often a unique key is tried anew when the job that kept others out has ended meanwhile."""
 
@@ -82,12 +84,12 @@ class Spent:
 def insert(alias: str, job: NewJob, *, wakes: bool = False) -> Inserted:
     """Insert one job; where that is a transaction by itself, it may wake workers: a hint apart would be another commit.
 
-    What the server refuses together with the hint is sent again without it.
+    What the server may have refused for the hint's sake is sent again without it.
     """
     try:
         return _insert(alias, job, wakes=wakes)
     except DatabaseError as error:
-        if not wakes or getattr(error.__cause__, "sqlstate", None) is None:
+        if not wakes or getattr(error.__cause__, "sqlstate", None) not in HINT_REFUSED:
             raise
         inserted = _insert(alias, job, wakes=False)
         logger.warning("notify.failed queue=%s error=%s", job.queue, type(error).__name__)
@@ -160,16 +162,13 @@ def insert_many(
 ) -> list[int]:
     """Insert jobs, whose arguments are given apart, with one statement; return their ids in the same order."""
     params: dict[str, Any] = {"count": len(jobs)}
-    is_alike = jobs.count(jobs[0]) == len(jobs)
-    columns = zip(*(jobs[:1] if is_alike else jobs), strict=True)
+    columns = zip(*(jobs[:1] if jobs.count(jobs[0]) == len(jobs) else jobs), strict=True)
     for name, column in (*zip(NewJob._fields, columns, strict=True), ("args", args), ("kwargs", kwargs)):
         is_common = column.count(column[0]) == len(column)
         params[name] = column[0] if is_common else None
         params[f"each_{name}"] = None if is_common else list(column)
-        is_alike = is_alike and is_common
-    without_arguments = params["args"] is None and params["kwargs"] is None
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("enqueue_alike" if is_alike and without_arguments else "enqueue_many"), params)
+        cursor.execute(load("enqueue_many"), params)
         return [id for (id,) in cursor.fetchall()]
 
 

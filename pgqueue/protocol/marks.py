@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .claiming import Lease
 
-WHOLE_RATIO = 20
-"""A whole claim is sent again after so many times as long as it took: they have one twentieth of a worker's time."""
-WHOLE_AT_LATEST_SECONDS = 10.0
+REST_RATIO = 20
+"""What reads over all of it is sent again after so many times as long as it took: a twentieth of a worker's time."""
+REST_AT_MOST_SECONDS = 10.0
 MOST_GROUPS = 100
 """With more groups all claims are whole: each group costs a claim one step in the index either way."""
 
@@ -49,7 +49,7 @@ class Marks:
         """Note that the claim sent last has answered."""
         if not self.are_used:
             now = self._clock()
-            self._whole_from = now + min(WHOLE_AT_LATEST_SECONDS, WHOLE_RATIO * (now - self._sent_at))
+            self._whole_from = now + rest_seconds(now - self._sent_at)
 
     def know(self, groups: Iterable[Group]) -> None:
         """Take in the groups that a look has seen: of those claimed from, as many as may be marked stay beside them.
@@ -58,13 +58,18 @@ class Marks:
         """
         self._has_looked = True
         seen = {group: self._marks.pop(group, FIRST) for group in groups}
-        others = list(self._marks.items())[-max(0, MOST_GROUPS - len(seen)) :] if len(seen) < MOST_GROUPS else []
+        others = list(self._marks.items())[-(MOST_GROUPS - len(seen)) :] if len(seen) < MOST_GROUPS else []
         self._marks = {**dict(others), **seen}
 
     def note(self, leases: Iterable[Lease]) -> None:
         """Set marks behind leases, given in the order of their claim. None goes back."""
         for group, lease in {(lease.queue, lease.priority, lease.task): lease for lease in leases}.items():
             self._marks[group] = max(self._marks.pop(group, FIRST), (lease.run_epoch, lease.id))
+
+
+def rest_seconds(took_seconds: float) -> float:
+    """Return how long a whole claim, or a look, is not sent again after one that took so long."""
+    return min(REST_AT_MOST_SECONDS, REST_RATIO * took_seconds)
 
 
 def as_params(marks: Mapping[Group, Mark]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..protocol.claiming import Horizon, Lease
+from ..protocol.marks import rest_seconds
 from ..protocol.settling import Ending, EndingKind
 from ..states import Lane
 from .pace import Pace, Pool
@@ -20,13 +21,9 @@ HOARD_SECONDS = 2.0
 
 PATIENCE_SECONDS = 10.0
 """How long claims pause at first for a job that is to run alone."""
-REST_RATIO = 20
-"""A slow claim for one pool that found too little is not sent again for so many times as long as it took: the rows
-that it read in vain, those of the other pool, may be a million."""
 SLOW_CLAIM_SECONDS = 0.01
-LOOK_RATIO = 20
-"""Looks are so many times as long apart as they take: no more than a twentieth of a worker's time is for them."""
-LOOK_AT_LATEST_SECONDS = 10.0
+"""A claim for one pool that took so long and found too little rests: the rows that it read in vain, those of the other
+pool, may be a million."""
 
 GUARDED = (Lane.LANED, Lane.BOUND)
 """Lanes of which an ending may free a slot for others."""
@@ -83,7 +80,7 @@ class Agenda:
 
     def see(self, horizon: Horizon, *, poll_seconds: float, took_seconds: float = 0.0) -> None:
         """Take in a look at the database."""
-        self._look_not_before = self._clock() + min(LOOK_RATIO * took_seconds, LOOK_AT_LATEST_SECONDS)
+        self._look_not_before = self._clock() + rest_seconds(took_seconds)
         self._due = {source for lane in horizon.due_lanes for source in self._sources(Lane(lane))}
         longest = BUSY_LOOK_SECONDS if self._due else poll_seconds
         known = [wait for wait in (horizon.next_due_seconds, horizon.next_expiry_seconds) if wait is not None]
@@ -117,7 +114,7 @@ class Agenda:
         elif count < asked:
             self._due.discard(source)
             if len(self._paces) > 1 and took_seconds >= SLOW_CLAIM_SECONDS:
-                self._resting_until[source] = self._clock() + REST_RATIO * took_seconds
+                self._resting_until[source] = self._clock() + rest_seconds(took_seconds)
             if count:
                 self._look_at = 0.0
 

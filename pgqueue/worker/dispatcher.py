@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,8 +45,6 @@ STUCK_SECONDS = 1.0
 """Pause before another look whether all but the stuck have ended."""
 CUT_OFF_SECONDS = 1.0
 """Pause before another look whether heartbeats get through again."""
-DOUBT_SECONDS = 30.0
-"""How long after a reconnect claims are looked for whose COMMIT the lost connection may still bring about."""
 Ended = list[tuple[Lease, Ending]]
 SERVER_IS_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError)
 
@@ -88,7 +85,6 @@ class Dispatcher:
         self._connection: psycopg.Connection[Any] | None = None
         self._failures = 0
         self._endings: list[Ending] = []
-        self._hauls = Hauls(self._hand_out)
         self.aftermath = Aftermath(Tally(), submit=self._submit, alias=options.alias)
         self._lookout = Lookout(
             claimant=claimant,
@@ -97,8 +93,9 @@ class Dispatcher:
             aftermath=self.aftermath,
             poll_seconds=options.poll_seconds,
             is_listening=is_listening,
+            find_unheard=self._give_back_unheard,
         )
-        self._doubt_until = 0.0
+        self._hauls = Hauls(self._hand_out, on_unread=self._lookout.doubt)
         self._has_lost_one = False
         self._draining = False
         self.orders = Orders()
@@ -165,7 +162,7 @@ class Dispatcher:
         self.aftermath.flush(connection)
         if self._agenda.wants_look():
             self._step(connection, ())
-            self._look(connection)
+            self._lookout.look(connection)
         sources = () if self._draining or self._holdings.is_cut_off() else self._agenda.sources(held=self._to_be_held())
         # What another source is to have first cannot travel with the endings.
         at_once = tuple(takewhile(lambda source: source.lane is Lane.PLAIN, sources))
@@ -180,7 +177,7 @@ class Dispatcher:
         if self._connection is None:
             self._connection = connect(self._options.alias, role="worker")
             if self._has_lost_one:
-                self._doubt_until = time.monotonic() + DOUBT_SECONDS
+                self._lookout.doubt()
                 self._give_back_unheard(self._connection)
         return self._connection
 
@@ -248,11 +245,6 @@ class Dispatcher:
         left = {lease.queue for lease, ending in ended if ending.kind in kinds}
         if left:
             wake(connection, sorted(left))
-
-    def _look(self, connection: psycopg.Connection[Any]) -> None:
-        if time.monotonic() < self._doubt_until:
-            self._give_back_unheard(connection)
-        self._lookout.look(connection)
 
     def _claim(self, connection: psycopg.Connection[Any], source: Source) -> None:
         limit = self._agenda.room(source, held=self._held())

@@ -27,8 +27,11 @@ class Unread:
 class Hauls:
     """The dispatcher sends the next endings and claims first: reading takes longer than the server needs to begin."""
 
-    def __init__(self, hand_out: Callable[[Source, list[Lease], float], None]) -> None:
+    def __init__(
+        self, hand_out: Callable[[Source, list[Lease], float], None], *, on_unread: Callable[[], None]
+    ) -> None:
         self._hand_out = hand_out
+        self._on_unread = on_unread
         self._unread: list[Unread] = []
 
     def __len__(self) -> int:
@@ -47,12 +50,13 @@ class Hauls:
         return counted
 
     def unpack(self) -> None:
-        """Read all and hand it out. What cannot be read, its connection having been lost, is found unheard after it."""
+        """Read all and hand it out. What cannot be read is as if it had never been heard."""
         unread, self._unread = self._unread, []
         for one in unread:
             try:
                 leases = one.haul.read()
             except (psycopg.Error, OSError) as error:
                 logger.warning("claim.unread count=%d error=%s", len(one.haul), type(error).__name__)
+                self._on_unread()
             else:
                 self._hand_out(one.source, leases, one.asked_at)

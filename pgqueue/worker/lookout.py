@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ from ..takeover import take_over_expired
 from .agenda import Agenda, Source
 from .finishing import Aftermath
 
+DOUBT_SECONDS = 30.0
+"""How long claims are looked for that were not heard: a lost connection may still bring about their COMMIT."""
+
 
 class Lookout:
     """Tells the agenda what it sees, and the claims' marks which groups there are."""
@@ -31,6 +35,7 @@ class Lookout:
         aftermath: Aftermath,
         poll_seconds: float,
         is_listening: Callable[[], bool],
+        find_unheard: Callable[[psycopg.Connection[Any]], None],
     ) -> None:
         self._claimant = claimant
         self._agenda = agenda
@@ -38,6 +43,8 @@ class Lookout:
         self._aftermath = aftermath
         self._longest_seconds = poll_seconds
         self._is_listening = is_listening
+        self._find_unheard = find_unheard
+        self._doubt_until = 0.0
         self._named: set[str] = set()
 
     def poll_seconds(self) -> float:
@@ -47,8 +54,15 @@ class Lookout:
             longest = min(longest, conf.current().poll_without_listen_seconds)
         return longest * random.uniform(0.4, 1.0)
 
+    def doubt(self) -> None:
+        """Look for claims that were not heard, at once and for a while."""
+        self._doubt_until = time.monotonic() + DOUBT_SECONDS
+        self._agenda.look_now()
+
     def look(self, connection: psycopg.Connection[Any]) -> None:
         """Look, and take over what has expired."""
+        if time.monotonic() < self._doubt_until:
+            self._find_unheard(connection)
         asked_at = boot_seconds()
         horizon = look(connection, self._claimant)
         took = boot_seconds() - asked_at

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pgqueue.protocol.claiming import Turn, claim
-from pgqueue.protocol.marks import MOST_GROUPS, WHOLE_AT_LATEST_SECONDS, WHOLE_RATIO, Marks, as_params
+from pgqueue.protocol.marks import MOST_GROUPS, REST_AT_MOST_SECONDS, REST_RATIO, Marks, as_params
 from pgqueue.sql import load
 from pgqueue.states import Lane
 from tests.factories import TASK, JobFactory, LimitFactory, QueueFactory, from_now
@@ -109,7 +109,7 @@ def test_what_comes_to_lie_behind_a_mark_is_found_by_the_next_whole_claim(sessio
     turn.marks.note(claim(session, claimant(), lane=Lane.PLAIN, limit=1))
     late = JobFactory(run_at=from_now(-3600))
     assert (claim_ids(session, turn=turn), turn.has_more) == ([], True)
-    clock.now += WHOLE_AT_LATEST_SECONDS
+    clock.now += REST_AT_MOST_SECONDS
     assert (claim_ids(session, turn=turn), turn.has_more) == ([late.id], False)
     assert first.id != late.id
 
@@ -118,7 +118,7 @@ def lease(queue="q", priority=0, task=TASK, run_epoch=1.0, id=1):
     return type("Lease", (), {"queue": queue, "priority": priority, "task": task, "run_epoch": run_epoch, "id": id})()
 
 
-@pytest.mark.parametrize(("took", "pause"), [(0.01, 0.01 * WHOLE_RATIO), (3.0, WHOLE_AT_LATEST_SECONDS)])
+@pytest.mark.parametrize(("took", "pause"), [(0.01, 0.01 * REST_RATIO), (3.0, REST_AT_MOST_SECONDS)])
 def test_a_whole_claim_is_due_again_after_a_multiple_of_what_it_took(took, pause):
     clock = Clock()
     marks = Marks(clock=clock)
