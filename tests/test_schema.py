@@ -169,9 +169,13 @@ def test_every_constraint_of_the_schema_is_tested_here():
             UNION
             SELECT indexrelid::regclass::text FROM pg_index
             WHERE indrelid::regclass::text LIKE 'pgqueue%' AND indisunique AND NOT indisprimary
+            UNION
+            SELECT 'pgqueue_job_' || rule[1]
+            FROM regexp_matches((SELECT prosrc FROM pg_proc WHERE proname = 'pgqueue_check_job'), 'THEN ''(.+?)''', 'g')
+                AS rule
             """
         )
-        found = {name for (name,) in cursor.fetchall()}
+        found = {name for (name,) in cursor.fetchall()} - {"pgqueue_job_rules"}
     assert found == {param.values[0] for param in REFUSED + TWICE}
 
 
@@ -278,7 +282,14 @@ def test_a_heartbeat_stays_hot():
 def test_no_function_of_the_queue_runs_with_its_owners_rights():
     with connection.cursor() as cursor:
         cursor.execute("SELECT proname, prosecdef FROM pg_proc WHERE proname LIKE 'pgqueue%'")
-        assert cursor.fetchall() == [("pgqueue_refuse_change", False)]
+        assert set(cursor.fetchall()) == {("pgqueue_refuse_change", False), ("pgqueue_check_job", False)}
+
+
+@pytest.mark.django_db
+def test_whoever_writes_jobs_may_run_their_check_whatever_the_default_privileges_say():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT proacl::text FROM pg_proc WHERE proname = 'pgqueue_check_job'")
+        assert "{=X/" in cursor.fetchone()[0]
 
 
 @pytest.mark.case("I13")
@@ -290,7 +301,8 @@ def test_the_migrations_create_no_extension_and_no_schema(capsys):
     assert "CREATE TABLE" in sql
     assert "EXTENSION" not in sql
     assert "CREATE SCHEMA" not in sql
-    assert "PUBLIC" not in sql
+    assert "PUBLIC." not in sql
+    assert "SCHEMA PUBLIC" not in sql
 
 
 @pytest.mark.case("I22")

@@ -1,4 +1,4 @@
-"""What Django's models cannot say: the fence, the append-only audit log, and how the hot table is stored."""
+"""What Django's models cannot say: the fence, the rules of a job's row, the append-only audit log, storage."""
 
 from django.db import migrations
 
@@ -6,6 +6,78 @@ FENCE = migrations.RunSQL(
     # CACHE 1: a cached sequence would hand out fences out of order.
     "CREATE SEQUENCE pgqueue_fence AS bigint MINVALUE 1 CACHE 1 NO CYCLE",
     "DROP SEQUENCE pgqueue_fence",
+)
+
+# What must hold for every row of the job table, checked by the database at every write. One function, since PostgreSQL
+# reads the text of CHECK constraints anew for every statement, which for one job takes longer than its row, but a
+# function once a session. A rule that is null holds, as in a CHECK. A violation names its rule as the constraint.
+RULES = migrations.RunSQL(
+    [
+        """
+        CREATE FUNCTION pgqueue_check_job(
+            state text, stage text, recovery text, worker_id bigint, lease_until timestamptz, finished_at timestamptz,
+            held_from text, probe_at timestamptz, unknown_effects smallint, attempts smallint, max_attempts smallint,
+            lease_losses smallint, priority smallint, lane smallint, tenant text, shard_key text, resource text,
+            blocks_key boolean, until_started boolean, unique_key text
+        ) RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+        DECLARE
+            broken text := CASE
+                WHEN NOT state = ANY (
+                    '{pending,retrying,running,paused,unknown,succeeded,dead,cancelled}'::text[]
+                ) THEN 'state_known'
+                WHEN NOT stage = ANY ('{not_called,outcome_unknown,result_known,confirming,confirmed}'::text[])
+                    THEN 'stage_known'
+                WHEN NOT recovery = ANY ('{transactional,idempotent,probe,manual,undeclared}'::text[])
+                    THEN 'recovery_known'
+                WHEN attempts < 0 OR attempts > max_attempts OR lease_losses < 0 THEN 'attempts_range'
+                WHEN unknown_effects < 0 THEN 'unknown_counted'
+                WHEN priority NOT BETWEEN -100 AND 100 THEN 'priority_range'
+                WHEN lane NOT BETWEEN 0 AND 2 THEN 'lane_known'
+                WHEN (state = 'running') <> (worker_id IS NOT NULL) OR (worker_id IS NULL) <> (lease_until IS NULL)
+                    THEN 'running_leased'
+                WHEN (state = ANY ('{succeeded,dead,cancelled}'::text[])) <> (finished_at IS NOT NULL)
+                    THEN 'final_dated'
+                WHEN (state = 'paused') <> (held_from IS NOT NULL)
+                    OR NOT held_from = ANY ('{pending,retrying}'::text[])
+                    THEN 'paused_shape'
+                WHEN probe_at IS NOT NULL AND state <> 'unknown' THEN 'probe_shape'
+                WHEN unknown_effects <> 0 AND state = ANY ('{succeeded,dead,cancelled}'::text[])
+                    THEN 'no_final_unknown'
+                WHEN (stage = 'outcome_unknown') <> (unknown_effects > 0)
+                    AND NOT (stage = 'outcome_unknown' AND state = 'dead')
+                    THEN 'unknown_staged'
+                WHEN unknown_effects <> 0 AND recovery <> 'idempotent' AND state = ANY ('{pending,retrying}'::text[])
+                    THEN 'no_blind_replay'
+                WHEN (lane = 2) <> (lease_losses > 0) OR lane = 0 AND COALESCE(shard_key, tenant, resource) IS NOT NULL
+                    THEN 'lane_shape'
+                WHEN blocks_key IS NOT NULL AND shard_key IS NULL THEN 'blocks_key_shape'
+                WHEN until_started IS NOT NULL AND unique_key IS NULL THEN 'until_started_shape'
+            END;
+        BEGIN
+            IF broken IS NULL THEN
+                RETURN true;
+            END IF;
+            RAISE EXCEPTION 'row of pgqueue_job breaks the rule "%"', broken
+                USING ERRCODE = 'check_violation', TABLE = 'pgqueue_job', CONSTRAINT = 'pgqueue_job_' || broken;
+        END
+        $$
+        """,
+        # Whatever the database's default privileges say: whoever writes jobs needs it.
+        "GRANT EXECUTE ON FUNCTION pgqueue_check_job TO PUBLIC",
+        """
+        ALTER TABLE pgqueue_job ADD CONSTRAINT pgqueue_job_rules CHECK (
+            pgqueue_check_job(
+                state, stage, recovery, worker_id, lease_until, finished_at, held_from, probe_at, unknown_effects,
+                attempts, max_attempts, lease_losses, priority, lane, tenant, shard_key, resource, blocks_key,
+                until_started, unique_key
+            )
+        )
+        """,
+    ],
+    [
+        "ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_rules",
+        "DROP FUNCTION pgqueue_check_job",
+    ],
 )
 
 APPEND_ONLY = migrations.RunSQL(
@@ -58,8 +130,8 @@ STORAGE = migrations.RunSQL(
 
 
 class Migration(migrations.Migration):
-    """The fence sequence, the audit trigger, storage parameters."""
+    """The fence sequence, the rules of a job's row, the audit trigger, storage parameters."""
 
     dependencies = (("pgqueue", "0001_tables"),)
 
-    operations = (FENCE, APPEND_ONLY, STORAGE)
+    operations = (FENCE, RULES, APPEND_ONLY, STORAGE)

@@ -15,7 +15,6 @@ from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from ..states import FINAL, WAITING, Lane, Recovery, Stage, State
-from .shapes import CHECKS
 
 _waiting = [state.value for state in WAITING]
 _unfinished = [state.value for state in State if state not in FINAL]
@@ -26,7 +25,10 @@ def _named(field: str) -> Q:
 
 
 class Job(models.Model):
-    """One unit of work. No foreign keys: nothing cascades, and nothing locks a parent row."""
+    """One unit of work. No foreign keys: nothing cascades, and nothing locks a parent row.
+
+    What must hold for every row, `pgqueue_check_job` says (migration `0002_beyond_models`).
+    """
 
     id = models.BigAutoField(primary_key=True)
     parent_id = models.BigIntegerField(null=True, blank=True)
@@ -166,7 +168,6 @@ class Job(models.Model):
                 # A claim draws a fence, so that no way back to pending collides.
                 condition=Q(until_started=True, fence=0, state__in=[State.PENDING.value, State.PAUSED.value]),
             ),
-            *CHECKS,
         )
 
     def __str__(self) -> str:
