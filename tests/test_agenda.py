@@ -13,6 +13,7 @@ from pgqueue.worker.agenda import (
     BUSY_LOOK_SECONDS,
     HOARD_SECONDS,
     SHORTEST_NAP_SECONDS,
+    START_SECONDS,
     Agenda,
     Source,
 )
@@ -116,10 +117,14 @@ def test_while_work_flows_it_looks_every_second(clock: Clock) -> None:
     assert agenda.pause(held=threads(4), waiting=0) == BUSY_LOOK_SECONDS
 
 
-def test_a_short_claim_is_followed_by_a_look(clock: Clock) -> None:
+def test_a_short_claim_is_followed_by_a_look_once_threads_could_begin(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
     agenda.get(PLAIN, 1, asked=4)
+    assert not agenda.wants_look()
+    assert not agenda.is_empty()
+    assert agenda.pause(held=threads(1), waiting=0) == pytest.approx(START_SECONDS)
+    clock.now += START_SECONDS
     assert agenda.wants_look()
 
 

@@ -18,7 +18,7 @@ from pgqueue import enqueue_many
 from pgqueue.compat import task_finished
 from pgqueue.models import Attempt, Job, Queue
 from pgqueue.protocol import cleaning, connecting
-from pgqueue.protocol.connecting import connect, one_trip
+from pgqueue.protocol.connecting import connect, one_trip, transaction
 from pgqueue.sql import load
 from tests.inline import row, work, work_through_retries, work_together
 from tests.testapp import contract_tasks
@@ -348,3 +348,20 @@ def test_a_serializable_default_keeps_operation_keys_and_retries(serializable: N
 def test_the_django_time_zone_of_a_test_is_its_own() -> None:
     """A guard for the tests above: what they activate must not leak from their threads into this one."""
     assert timezone.get_current_timezone_name() == "UTC"
+
+
+@pytest.mark.parametrize("seconds", [5, 3])
+@pytest.mark.parametrize("guarded", [None, 5])
+@pytest.mark.parametrize("is_single", [False, True])
+def test_whatever_guards_its_connection_a_transaction_has_the_bound_that_was_asked_for(
+    guarded: float | None, seconds: float, is_single: bool
+) -> None:
+    shown = "SELECT current_setting('statement_timeout'), current_setting('plan_cache_mode')"
+    with connect("default", role="tests", timeout_seconds=guarded) as ours:
+        with one_trip(ours, timeout_seconds=seconds, is_single=is_single):
+            in_trip = ours.execute(shown)
+        assert in_trip.fetchone() == (f"{seconds}s", "force_generic_plan")
+        with transaction(ours, timeout_seconds=seconds):
+            assert ours.execute(shown).fetchone() == (f"{seconds}s", "force_generic_plan")
+        after = ("0", "auto") if guarded is None else (f"{guarded}s", "force_generic_plan")
+        assert ours.execute(shown).fetchone() == after

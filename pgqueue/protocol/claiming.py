@@ -283,7 +283,7 @@ def _take(cursor: psycopg.Cursor[Lease], params: dict[str, Any], heads: Sequence
 def look(connection: psycopg.Connection[Any], claimant: Claimant) -> Horizon:
     """Look what there is to do, without taking anything."""
     # Guarded for its plan: estimated by statistics of another day, it would be compiled for longer than it runs.
-    with one_trip(connection, timeout_seconds=conf.current().claim_timeout_seconds):
+    with one_trip(connection, timeout_seconds=conf.current().claim_timeout_seconds, is_single=True):
         looked = connection.execute(load("look"), claimant.params())
     row = looked.fetchone()
     assert row is not None

@@ -52,4 +52,4 @@ def complete_first(connection: psycopg.Connection[Any], *, worker_id: int, endin
 
 
 def _is_guarded(connection: psycopg.Connection[Any]) -> bool:
-    return isinstance(connection, BoundedConnection) and connection.is_guarded
+    return isinstance(connection, BoundedConnection) and connection.guarded_seconds is not None

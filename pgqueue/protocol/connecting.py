@@ -51,8 +51,8 @@ class BoundedConnection(psycopg.Connection[Any]):
     answer_seconds: float = ANSWER_SECONDS
     is_direct = False
     """Whether nothing stands between us and the server, so that what is set for the session stays set."""
-    is_guarded = False
-    """Whether every statement is bounded in time and has its plan pinned, also outside a guarded transaction."""
+    guarded_seconds: float | None = None
+    """Time in which every statement is bounded, with its plan pinned, also outside a guarded transaction; or None."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """Run one exchange with the server. Raise `psycopg.OperationalError` and close when it takes too long."""
@@ -105,7 +105,7 @@ def connect(
             connection.execute(load("default_to_read_committed"))
             if timeout_seconds is not None:
                 _guard(connection, timeout_seconds, is_local=False)
-                connection.is_guarded = True
+                connection.guarded_seconds = timeout_seconds
         if options.get("assume_role"):
             connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(options["assume_role"])))
     except BaseException:
@@ -115,8 +115,14 @@ def connect(
 
 
 def _guard(connection: psycopg.Connection[Any], timeout_seconds: float, *, is_local: bool = True) -> None:
+    if is_local and _is_guarded(connection, timeout_seconds):
+        return
     timeout_ms = str(int(timeout_seconds * 1000))
     connection.execute(load("guard_transaction"), {"timeout_ms": timeout_ms, "is_local": is_local})
+
+
+def _is_guarded(connection: psycopg.Connection[Any], timeout_seconds: float) -> bool:
+    return isinstance(connection, BoundedConnection) and connection.guarded_seconds == timeout_seconds
 
 
 def is_direct(connection: psycopg.Connection[Any]) -> bool:
@@ -158,8 +164,10 @@ def transaction(connection: psycopg.Connection[Any], *, timeout_seconds: float) 
 
 
 @contextmanager
-def one_trip(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> Iterator[None]:
+def one_trip(connection: psycopg.Connection[Any], *, timeout_seconds: float, is_single: bool = False) -> Iterator[None]:
     """Run such a transaction in one round trip: all of it is sent before anything is answered.
+
+    A single statement on a guarded connection is such a transaction by itself.
 
     Results are read from the cursors once the block has been left. When a statement fails, its error is raised then,
     and nothing is written: the server makes one transaction of what comes in one trip, with no need for BEGIN and
@@ -171,6 +179,9 @@ def one_trip(connection: psycopg.Connection[Any], *, timeout_seconds: float) -> 
     if not (is_idle and is_direct and psycopg.Pipeline.is_supported()):
         with transaction(connection, timeout_seconds=timeout_seconds):
             yield
+        return
+    if is_single and _is_guarded(connection, timeout_seconds):
+        yield
         return
     try:
         with connection.pipeline():

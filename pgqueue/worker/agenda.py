@@ -25,6 +25,10 @@ SLOW_CLAIM_SECONDS = 0.01
 """A claim for one pool that took so long and found too little rests: the rows that it read in vain, those of the other
 pool, may be a million."""
 
+START_SECONDS = 0.001
+"""How long threads have to begin with what a short claim brought: until the dispatcher sleeps, it keeps the interpreter
+from them. What they end in that time is settled before the look."""
+
 GUARDED = (Lane.LANED, Lane.BOUND)
 """Lanes of which an ending may free a slot for others."""
 
@@ -117,6 +121,7 @@ class Agenda:
                 self._resting_until[source] = self._clock() + rest_seconds(took_seconds)
             if count:
                 self._look_at = 0.0
+                self._look_not_before = max(self._look_not_before, self._clock() + START_SECONDS)
 
     def hold(self, source: Source, leases: Sequence[Lease]) -> None:
         """Leases that a claim answered with are read, and about to be handed out."""

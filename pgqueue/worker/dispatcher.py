@@ -175,7 +175,8 @@ class Dispatcher:
     def _connected(self) -> psycopg.Connection[Any]:
         """Return the connection; after a lost one, claims whose answer it never brought are given back."""
         if self._connection is None:
-            self._connection = connect(self._options.alias, role="worker")
+            timeout_seconds = conf.current().claim_timeout_seconds
+            self._connection = connect(self._options.alias, role="worker", timeout_seconds=timeout_seconds)
             if self._has_lost_one:
                 self._lookout.doubt()
                 self._give_back_unheard(self._connection)
