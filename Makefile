@@ -14,10 +14,10 @@ PYTEST = $(BIN)/python -m pytest
 export PGQUEUE_SHORT := $(SHORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-faults browser screenshots bench demo-scale test-matrix lint format demo demo-broken docs build clean
+.PHONY: help test test-faults browser screenshots bench sitting demo-scale test-matrix lint format demo demo-broken docs build clean
 
 help:
-	@echo "make demo | demo-broken | demo-scale | test | test-faults | browser | screenshots | bench | test-matrix | lint | format | docs | build | clean"
+	@echo "make demo | demo-broken | demo-scale | test | test-faults | browser | screenshots | bench | sitting | test-matrix | lint | format | docs | build | clean"
 
 .venv: $(READY)
 
@@ -57,6 +57,10 @@ screenshots: .venv/.browser-installed
 
 bench: $(READY)
 	$(WITH_POSTGRES) --name bench --run $(PYTEST) -m bench -p no:randomly -s $(ARGS) tests $(wildcard benchmarks) $(NONE_YET)
+
+# Beside other queues, in a harness with a server of its own: make sitting QUEUE_HARNESS=directory ARGS='--passes 1'
+sitting: $(READY)
+	QUEUE_HARNESS="$(QUEUE_HARNESS)" $(BIN)/python benchmarks/sitting.py $(ARGS)
 
 test-matrix:
 	.ci/matrix $(ARGS)

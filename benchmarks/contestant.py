@@ -3,6 +3,7 @@
 Default options, the shipped migrations, Django's own settings dict for logging, `manage.py runworker`.
 """
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -15,10 +16,16 @@ VARIANTS = {
     "": {},
     # Django's logger for tasks at WARNING, as many sites set it.
     "warning": {"level": "WARNING"},
-    # A receiver of the application counts what finishes.
+    # A receiver of the application counts what finishes, and each worker holds that against the rows it settled.
     "heard": {"receiver": 1},
 }
-COUNTED = [0]
+RUNS = itertools.count()
+SETTLED = """
+    SELECT count(*)
+    FROM pgqueue_job AS job
+    JOIN pgqueue_worker AS worker ON worker.id = job.settled_by
+    WHERE worker.pid = %s AND job.state = 'succeeded'
+"""
 
 
 def configure(opt):
@@ -47,13 +54,27 @@ def configure(opt):
     )
     django.setup()
     if opt.get("receiver"):
-        from django.tasks.signals import task_finished
+        from pgqueue.compat import task_finished
 
         task_finished.connect(_count)
 
 
 def _count(**_):
-    COUNTED[0] += 1
+    next(RUNS)
+
+
+def report():
+    """Say what the receiver counted beside what its worker settled; also to the file that `PGQUEUE_HEARD` names."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(SETTLED, [os.getpid()])
+        [settled] = cursor.fetchone()
+    heard = f"{next(RUNS)} runs of the receiver, {settled} jobs"
+    print(heard)
+    if path := os.environ.get("PGQUEUE_HEARD"):
+        with open(path, "a") as file:
+            file.write(heard + "\n")
 
 
 class Ours(Contestant):
@@ -111,6 +132,8 @@ class Ours(Contestant):
         from django.core.management import call_command
 
         call_command("runworker", verbosity=0)
+        if self.opt.get("receiver"):
+            report()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
 """Tasks of an application that is measured: as a user writes them."""
 
 from django.db import connection
-from django.tasks import task
 
 import pgqueue
+
+try:
+    from django.tasks import task
+except ImportError:  # Django 5.2 has the backport.
+    from django_tasks import task
 
 try:
     from benchlib import hit
