@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection, connections
+from django.db.backends.signals import connection_created
 
 from pgqueue import enqueue_many
 from pgqueue.compat import task_started
@@ -28,6 +29,7 @@ from pgqueue.protocol.connecting import connect
 from pgqueue.protocol.pipelining import Wish, settle_and_claim
 from pgqueue.protocol.settling import Ending, EndingKind
 from pgqueue.states import Lane
+from pgqueue.worker import surroundings
 from pgqueue.worker.inbox import Inbox, Signal
 from pgqueue.worker.options import Options
 from pgqueue.worker.process import _run
@@ -183,7 +185,17 @@ def test_transactional(narrow: psycopg.Connection[Any], monkeypatch: pytest.Monk
     assert not Job.objects.exclude(state="succeeded").exists()
 
 
-def test_enqueue(narrow: psycopg.Connection[Any]) -> None:
+@pytest.fixture
+def as_in_a_web_process(transactional_db: None) -> Iterator[None]:
+    """Django's connection as it is where no worker runs that notes how tasks use it."""
+    connection.close()
+    connection_created.disconnect(dispatch_uid="pgqueue.surroundings")
+    yield
+    connection_created.connect(surroundings._note_connection, dispatch_uid="pgqueue.surroundings")
+    connection.close()
+
+
+def test_enqueue(narrow: psycopg.Connection[Any], as_in_a_web_process: None) -> None:
     def insert() -> None:
         for _ in range(SINGLES):
             narrow.execute(INSERT_ONE, ["noop", "{}"])
