@@ -78,7 +78,7 @@ class PGQueueTask(GenericTask[P, T]):
     shard_key: str | None = None
     """Jobs of one queue and shard key run one at a time."""
     settle: str = Settle.TOGETHER
-    """`each`: the completion is committed before its thread takes another job; `together`: with those of others."""
+    """`each`: the completion is committed at once and alone; `together`: with those of others."""
     key_order: str = KeyOrder.SKIP
     """`strict`: while a job is unfinished, younger ones of its shard key wait; `skip`: only while it runs."""
     resource: str | None = None
@@ -245,8 +245,6 @@ def _refuse_options_that_do_not_fit(task: Task[..., Any]) -> None:
         raise InvalidTask("on_duplicate='replace' needs unique_until='started': a job that began keeps its arguments.")
     if (until == UniqueUntil.WINDOW) != (getattr(task, "window_seconds", None) is not None):
         raise InvalidTask("unique_until='window' and window_seconds need each other.")
-    if getattr(task, "settle", None) == Settle.EACH and inspect.iscoroutinefunction(task.func):
-        raise InvalidTask("settle='each' needs a plain function: a coroutine has no thread that waits for its commit.")
     if getattr(task, "unique_key", None) is not None and getattr(task, "operation_key", None) is not None:
         raise InvalidTask("A job has an operation_key, spent for ever, or a unique_key, for a time, and not both.")
 

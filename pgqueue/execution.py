@@ -20,7 +20,7 @@ from .failures import classify, describe, is_retryable
 from .holding import Held
 from .payloads import decode, encode_result
 from .protocol.claiming import Lease
-from .protocol.completing import settle_alone
+from .protocol.completing import commit_alone
 from .protocol.connecting import job_alias
 from .protocol.lending import lender
 from .protocol.settling import Ending, EndingKind, Failure
@@ -64,9 +64,7 @@ def run(
     if held.lease.recovery == Recovery.TRANSACTIONAL:
         return _conclude_transactional(prepared, body, on_error=on_error)
     ending = conclude(prepared, body, on_error=on_error)
-    if ending.kind is EndingKind.COMPLETE and (held.has_effects or _wants_commit(prepared.task)):
-        return _settle_at_once(held, ending)
-    return ending
+    return settle_at_once(held, ending) if is_settled_at_once(prepared, ending) else ending
 
 
 def prepare(held: Held, *, on_error: Callable[[BaseException], object] | None = None) -> Prepared | Ending:
@@ -97,25 +95,28 @@ def conclude(
     return Ending(EndingKind.COMPLETE, held.lease.id, held.lease.fence, time.monotonic() - began_at, result=result)
 
 
-def _wants_commit(task: Task[..., Any]) -> bool:
-    return bool(getattr(task, "settle", Settle.TOGETHER) == Settle.EACH)
+def is_settled_at_once(prepared: Prepared, ending: Ending) -> bool:
+    """Say whether an ending waits for no others: a completion whose task asks for that, or whose run called an effect.
 
-
-def _settle_at_once(held: Held, ending: Ending) -> Ending:
-    """Write a completion before this thread takes another job; a run on a connection of a test's is settled there.
-
-    The dispatcher is told as of any other, and that it is written. What cannot be written here, it writes.
+    A run on a connection of a test's is settled there.
     """
-    if held.lend is not None:
-        return ending
+    if ending.kind is not EndingKind.COMPLETE or prepared.held.lend is not None:
+        return False
+    return prepared.held.has_effects or getattr(prepared.task, "settle", Settle.TOGETHER) == Settle.EACH
+
+
+def settle_at_once(held: Held, ending: Ending) -> Ending:
+    """Write a completion here and now, on this thread, and return it with what was written.
+
+    The dispatcher is told as of any other, and that it is written. What is not, it writes, or finds out why not.
+    """
     began_at = time.monotonic()
     try:
         with lender.lend(job_alias()) as connection:
-            settled = settle_alone(connection, worker_id=held.lease.worker_id, ending=ending)
+            written = commit_alone(connection, worker_id=held.lease.worker_id, ending=ending).get(ending.id)
     except Exception as error:
         logger.warning("settle.postponed job=%d error=%s", ending.id, type(error).__name__)
         return ending
-    written = settled.written.get(ending.id)
     return ending._replace(written=written, settle_seconds=time.monotonic() - began_at)
 
 

@@ -1,4 +1,4 @@
-"""Complete one job by itself, where its own thread does so before it takes another."""
+"""Complete one job by itself, at once."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ from typing import Any
 
 import psycopg
 
+from .. import conf
 from ..sql import load
 from ..states import State
-from .connecting import BoundedConnection, quick_cursor
+from .connecting import BoundedConnection, quick_cursor, transaction
 from .preparing import execute_prepared
-from .settling import REFUSED, Ending, Settled, Written, read, send, settle, settle_one_by_one, settled
+from .settling import REFUSED, Ending, Settled, Written, read, send, settle_one_by_one, settled
 
 _EPOCH = struct.Struct("!d")
 
 
 def settle_alone(connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending) -> Settled:
-    """Write one completion, as `settle` does; on a guarded connection with one statement, which is its transaction."""
-    if not _is_guarded(connection):
-        return settle(connection, worker_id=worker_id, endings=[ending])
+    """Write one completion, as `settle` does."""
     try:
-        written = complete_alone(connection, worker_id=worker_id, ending=ending)
+        written = commit_alone(connection, worker_id=worker_id, ending=ending)
     except REFUSED as error:
         return settle_one_by_one(connection, worker_id=worker_id, endings=[ending], error=error)
     return settled(connection, worker_id=worker_id, endings=[ending], written=written)
+
+
+def commit_alone(connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending) -> dict[int, Written]:
+    """Write one completion in a transaction of its own; return nothing where it matched nothing.
+
+    On a guarded connection it is one statement, which is its transaction.
+    """
+    if _is_guarded(connection):
+        return complete_alone(connection, worker_id=worker_id, ending=ending)
+    with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
+        return complete_alone(connection, worker_id=worker_id, ending=ending)
 
 
 def complete_alone(connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending) -> dict[int, Written]:

@@ -59,9 +59,9 @@ class Ending(NamedTuple):
     delay_seconds: float = 0.0
     failure: Failure | None = None
     written: Written | None = None
-    """What its thread has written and committed by itself; None where that is left to the dispatcher."""
+    """What was written and committed at once and alone; None where that is left to the dispatcher."""
     settle_seconds: float = 0.0
-    """How long its thread took for that."""
+    """How long its thread, or the one that writes for the event loop, took for that."""
 
 
 @dataclass(frozen=True, slots=True)

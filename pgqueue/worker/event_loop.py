@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 BLOCKED_SECONDS = 1.0
 """Time without an answer from the loop after which somebody is told to have blocked it."""
 
+WRITERS = 4
+"""Threads, and so connections at most, that write completions which wait for no others."""
+
 T = TypeVar("T")
 
 
@@ -88,7 +91,8 @@ _current: ContextVar[LoopRun | None] = ContextVar("pgqueue_run", default=None)
 class EventLoop:
     """Runs everything that is submitted at once: how much that is, the claims decide.
 
-    What surrounds a task may use the database, and is done on the desk, a thread beside the loop.
+    What surrounds a task may use the database, and is done beside the loop: what comes before it on the desk, a
+    thread, and the completions that are to be written at once and alone by the writers.
     """
 
     def __init__(self, *, watch: Watch, on_ending: Callable[[Ending], None]) -> None:
@@ -100,6 +104,7 @@ class EventLoop:
         self._loop.set_default_executor(self._threads)
         self._job_threads = ThreadPoolExecutor(conf.current().async_threads, thread_name_prefix="pgqueue-async-job")
         self._desk = Executor(1, run=self._begin, on_ending=on_ending)
+        self._writers = Executor(WRITERS, on_ending=on_ending)
         self._running: set[Held] = set()
         self._supervisors: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -111,11 +116,13 @@ class EventLoop:
         """Start the loop."""
         threading.Thread(target=self._serve, name="pgqueue-loop", daemon=True).start()
         self._desk.start()
+        self._writers.start()
 
     def stop(self) -> None:
         """End the loop; nothing runs any more."""
         self._stopping = True
         self._desk.stop()
+        self._writers.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def submit(self, leases: Iterable[Held]) -> None:
@@ -132,7 +139,12 @@ class EventLoop:
 
     def is_idle(self, *, but: int = 0) -> bool:
         """Say whether nothing runs or waits but so many runs, which are stuck; on a blocked loop nothing ever will."""
-        return (self._desk.is_idle() and len(self._running) <= but) or (but > 0 and self.is_blocked())
+        is_over = (self._desk.is_idle() and len(self._running) <= but) or (but > 0 and self.is_blocked())
+        return is_over and self._writers.is_idle()
+
+    def running(self) -> int:
+        """Return how many runs have begun and not ended; those whose completion is being written have."""
+        return len(self._running)
 
     def is_blocked(self) -> bool:
         """Say whether the loop has not answered for a while: a task keeps it to itself."""
@@ -161,7 +173,17 @@ class EventLoop:
             logger.exception("run.interrupted")
             ending = execution.interrupted(held, error)
         self._running.discard(held)
-        self._on_ending(ending)
+        if execution.is_settled_at_once(prepared, ending):
+            self._writers.submit([partial(self._settle, held, ending)])
+        else:
+            self._on_ending(ending)
+
+    def _settle(self, held: Held, ending: Ending) -> None:
+        """Write a completion and tell it from here: the loop may be blocked by now."""
+        try:
+            ending = execution.settle_at_once(held, ending)
+        finally:
+            self._on_ending(ending)
 
     async def _run(self, prepared: Prepared) -> Ending:
         run = LoopRun(prepared.held, self._loop)

@@ -120,7 +120,7 @@ class Pools:
         """Return how many leases are held whose runs will never end: those stuck, and all on a loop that one blocks."""
         stuck = self._count_stuck()
         if stuck[Pool.LOOP] and self._loop is not None and self._loop.is_blocked():
-            stuck[Pool.LOOP] = self.held(holdings)[Pool.LOOP]
+            stuck[Pool.LOOP] = min(self._loop.running(), self.held(holdings)[Pool.LOOP])
         return sum(stuck.values())
 
     def _count_stuck(self) -> dict[Pool, int]:

@@ -4,11 +4,12 @@ that waits holds the worker where the signal is to find it."""
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
 from pgqueue import enqueue_many
-from tests.testapp import fault_tasks
+from tests.testapp import async_tasks, fault_tasks
 
 from .harness import Database, Journal, WorkerProcess, Workers, not_in_short, until
 from .proxy import CLAIM, ENDING, Fault, Proxy
@@ -112,6 +113,38 @@ def test_killed_between_the_end_and_the_ending_it_runs_again(
     assert database.job(job_id)["state"] == "running"
     finish_with_another(workers, database)
     assert journal.starts() == ["job", "job"]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(fault_tasks.wait_and_call, marks=not_in_short),
+        fault_tasks.wait_and_settle_alone,
+        async_tasks.wait_and_call,
+        async_tasks.wait_and_settle_alone,
+    ],
+    ids=["an effect", "settle=each", "an async effect", "async settle=each"],
+)
+def test_killed_right_after_the_end_of_a_job_that_settles_alone_it_does_not_run_again(
+    workers: Workers, database: Database, journal: Journal, task: Any
+) -> None:
+    """The dispatcher is kept in a claim: an ending that it was to write would wait for that."""
+    job_id = task.enqueue(str(journal)).id
+    worker = workers.start(settings={**SHORT_LEASE, "CLAIM_TIMEOUT_SECONDS": 60})
+    until(journal.starts)
+    with database.blocking(CLAIMED) as gate:
+        fault_tasks.pass_by.enqueue(str(journal), "other")
+        gate.until_reached()
+        journal.open()
+        until(lambda: database.job(job_id)["state"] == "succeeded", what="it is settled")
+        assert not worker.says("database.failed"), "the dispatcher still waits for its claim"
+        worker.kill()
+        gate.open()
+        until(lambda: not database.backends(), what="the server notices")
+    finish_with_another(workers, database)
+    assert sorted(journal.starts()) == ["job", "other"]
+    job = database.job(job_id)
+    assert (job["attempts"], job["lease_losses"]) == (1, 0)
 
 
 @pytest.mark.parametrize("at_commit", [False, True])

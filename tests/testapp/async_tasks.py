@@ -383,6 +383,16 @@ async def wait_for_async(directory: str, name: str = "job", gate: str = "go") ->
     note(directory, "end", name)
 
 
+@task(settle="each")
+async def wait_and_settle_alone(directory: str) -> None:
+    await wait_for_async.func(directory)
+
+
+@task(recovery="manual", takes_context=True)
+async def wait_and_call(context: Any, directory: str) -> None:
+    await context.aeffect("sms", lambda key: wait_for_async.func(directory))
+
+
 @task
 def hang_for_good(directory: str, name: str) -> None:
     note(directory, "start", name)

@@ -76,6 +76,11 @@ def settled_each(context: Any, name: str = "run") -> Any:
     return script[name](context)
 
 
+@task(settle="each", takes_context=True)
+async def settled_each_later(context: Any, name: str = "run") -> Any:
+    return await script[name](context)
+
+
 @task
 def refund(job_id: int, effect: str, operation_key: str, remote_reference: str) -> list[Any]:
     """Undo a charge: tells what it was given."""

@@ -111,6 +111,16 @@ def wait_for(directory: str, name: str = "job", gate: str = "go") -> None:
     note(directory, "end", name)
 
 
+@task(settle="each")
+def wait_and_settle_alone(directory: str) -> None:
+    wait_for.func(directory)
+
+
+@task(recovery="manual", takes_context=True)
+def wait_and_call(context: Any, directory: str) -> None:
+    context.effect("sms", lambda key: wait_for.func(directory))
+
+
 @task
 def wait_for_own_gate(directory: str) -> None:
     """Wait at a gate numbered by the start: `gate-1` for the first run, `gate-2` for the second."""
