@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from . import registry, signalling
@@ -77,10 +78,21 @@ def prepare(held: Held, *, on_error: Callable[[BaseException], object] | None = 
     began_at = time.monotonic()
     try:
         task = registry.find(held.lease.task)
+        _refuse_unfit(held.lease)
         args, kwargs = _arguments(held, task)
     except BaseException as error:
         return _caught(held, error, began_at, on_error)
     return Prepared(held, task, args, kwargs, began_at)
+
+
+def _refuse_unfit(lease: Lease) -> None:
+    """Declaring refuses it, but a job may be older than its task's last change."""
+    if lease.recovery == Recovery.TRANSACTIONAL and registry.is_async(lease.task):
+        raise ImproperlyConfigured(
+            f"{lease.task} is a coroutine function now, and job {lease.id} was enqueued as transactional:"
+            " a coroutine has no transaction around it. Deploy the plain function for the jobs that wait,"
+            " or enqueue them anew."
+        )
 
 
 def conclude(

@@ -306,3 +306,12 @@ def test_ten_thousand_jobs_take_no_more_memory_than_two_thousand() -> None:
     print(f"{10_000 / (time.monotonic() - began):,.0f} jobs a second, {_resident_mb() - before:+.1f} MB")
     assert _states() == {"succeeded": 12_000}
     assert _resident_mb() - before < 15
+
+
+def test_a_transactional_job_whose_task_has_become_a_coroutine_is_not_run_without_its_transaction() -> None:
+    result = async_tasks.nothing_async.enqueue()
+    Job.objects.filter(pk=result.id).update(recovery="transactional")
+    work()
+    job = row(result.id)
+    assert (job.state, job.attempts) == ("retrying", 1)
+    assert "has no transaction around it" in job.last_error
