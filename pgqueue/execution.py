@@ -9,14 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from . import registry, signalling
 from .backoff import delay_seconds, retry_after_seconds
 from .compat import Task
 from .context import JobContext
-from .exceptions import JobStoppedError, JobTimeoutError
+from .exceptions import JobStoppedError, JobTimeoutError, Retry
 from .failures import classify, describe, is_retryable
 from .holding import Held
 from .payloads import decode, encode_result
@@ -86,9 +85,9 @@ def prepare(held: Held, *, on_error: Callable[[BaseException], object] | None = 
 
 
 def _refuse_unfit(lease: Lease) -> None:
-    """Declaring refuses it, but a job may be older than its task's last change."""
+    """Declaring refuses it, but a job may be older than its task's last change. It waits, whatever `bury_on` says."""
     if lease.recovery == Recovery.TRANSACTIONAL and registry.is_async(lease.task):
-        raise ImproperlyConfigured(
+        raise Retry(
             f"{lease.task} is a coroutine function now, and job {lease.id} was enqueued as transactional:"
             " a coroutine has no transaction around it. Deploy the plain function for the jobs that wait,"
             " or enqueue them anew."
@@ -122,6 +121,8 @@ def settle_at_once(held: Held, ending: Ending) -> Ending:
 
     The dispatcher is told as of any other, and that it is written. What is not, it writes, or finds out why not.
     """
+    if held.may_be_lost():
+        return ending  # Only the dispatcher finds out; and where the server is away, nobody has to wait for it here.
     began_at = time.monotonic()
     try:
         with lender.lend(job_alias()) as connection:

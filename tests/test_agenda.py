@@ -128,6 +128,15 @@ def test_a_short_claim_is_followed_by_a_look_once_threads_could_begin(clock: Clo
     assert agenda.wants_look()
 
 
+def test_short_claims_in_a_row_do_not_keep_putting_the_look_off(clock: Clock) -> None:
+    agenda = make_agenda(clock)
+    agenda.see(horizon(Lane.LANED), poll_seconds=10)
+    for _ in range(3):
+        agenda.get(LANED, 1, asked=4)
+        clock.now += START_SECONDS / 2
+    assert agenda.wants_look()
+
+
 def test_a_claim_that_has_more_is_asked_again_in_a_moment(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.LANED), poll_seconds=10)

@@ -378,7 +378,7 @@ def test_a_cancelled_result_has_failed_by_an_error_that_says_so() -> None:
 def test_a_state_that_this_version_does_not_know_is_not_finished() -> None:
     result = double.enqueue(1)
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_state_known")
+        cursor.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_rules")
     _make(result.id, state="zzz")
     result.refresh()
     assert (result.status, result.is_finished) == (TaskResultStatus.RUNNING, False)

@@ -75,8 +75,8 @@ RULES = migrations.RunSQL(
         """,
     ],
     [
-        "ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_rules",
-        "DROP FUNCTION pgqueue_check_job",
+        "ALTER TABLE pgqueue_job DROP CONSTRAINT IF EXISTS pgqueue_job_rules",
+        "DROP FUNCTION IF EXISTS pgqueue_check_job",
     ],
 )
 

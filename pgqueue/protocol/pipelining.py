@@ -40,8 +40,8 @@ def settle_and_claim(
 ) -> tuple[Settled, list[Haul]]:
     """Write endings as `settle` does, then claim; return what came of them, and what was claimed for each wish.
 
-    `meanwhile` is called when all is sent, and the server is busy unless it was one statement. The transaction is open
-    until it returns, so it is short, and raises nothing.
+    `meanwhile` is called when all is sent, and the server is busy unless it was a claim by itself. The transaction is
+    open until it returns, so it is short, and raises nothing.
 
     The claims see what the endings before them freed. Where the database refuses an ending, no wish was granted, and no
     haul is returned. Failures go first and apart: what a job's death enqueues must be in the transaction that tells of
@@ -58,8 +58,8 @@ def settle_and_claim(
         return before, []
     try:
         timeout_seconds = conf.current().claim_timeout_seconds
-        is_single = len({ending.kind for ending in travelling}) + len(wishes) == 1
-        with one_trip(connection, timeout_seconds=timeout_seconds, is_single=is_single):
+        is_lone_claim = not travelling and len(wishes) == 1
+        with one_trip(connection, timeout_seconds=timeout_seconds, is_single=is_lone_claim):
             sent = send(connection, worker_id=worker_id, endings=travelling)
             claims = [send_plain(connection, wish.claimant, limit=wish.limit, turn=wish.turn) for wish in wishes]
             meanwhile()

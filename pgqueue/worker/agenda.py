@@ -120,8 +120,7 @@ class Agenda:
             if len(self._paces) > 1 and took_seconds >= SLOW_CLAIM_SECONDS:
                 self._resting_until[source] = self._clock() + rest_seconds(took_seconds)
             if count:
-                self._look_at = 0.0
-                self._look_not_before = max(self._look_not_before, self._clock() + START_SECONDS)
+                self._look_soon()
 
     def hold(self, source: Source, leases: Sequence[Lease]) -> None:
         """Leases that a claim answered with are read, and about to be handed out."""
@@ -246,6 +245,12 @@ class Agenda:
     def _alone_is_next(self) -> bool:
         others_wait = any(source != ALONE for source in self._due)
         return ALONE in self._due and (not others_wait or self._clock() >= self._alone_not_before)
+
+    def _look_soon(self) -> None:
+        """Look once threads could begin. Put off once: short claims in a row must not keep putting it off."""
+        if self._look_at > self._clock():
+            self._look_not_before = max(self._look_not_before, self._clock() + START_SECONDS)
+        self._look_at = 0.0
 
     def _look_within(self, seconds: float) -> None:
         self._look_at = min(self._look_at, self._clock() + seconds)
