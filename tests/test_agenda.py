@@ -137,6 +137,15 @@ def test_short_claims_in_a_row_do_not_keep_putting_the_look_off(clock: Clock) ->
     assert agenda.wants_look()
 
 
+def test_a_wake_up_ends_a_nap(clock: Clock) -> None:
+    agenda = make_agenda(clock)
+    agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
+    agenda.get(PLAIN, 1, asked=4, has_more=True)
+    assert agenda.sources(held=threads(0)) == ()
+    agenda.wake()
+    assert agenda.sources(held=threads(0)) == (PLAIN,)
+
+
 def test_a_claim_that_has_more_is_asked_again_in_a_moment(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.LANED), poll_seconds=10)
@@ -332,6 +341,7 @@ def test_a_slow_claim_that_found_too_little_rests_before_it_is_sent_again(both: 
     both.see(horizon(Lane.PLAIN), poll_seconds=10)
     both.get(ON_LOOP, 0, asked=10, took_seconds=0.2)
     both.see(horizon(Lane.PLAIN), poll_seconds=10)
+    both.wake()
     assert both.sources(held=counts(0, 0)) == (PLAIN,)
     clock.now += REST_RATIO * 0.2 - 0.1
     both.see(horizon(Lane.PLAIN), poll_seconds=10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..protocol.claiming import Horizon, Lease
@@ -78,7 +78,9 @@ class Agenda:
 
     def wake(self) -> None:
         """Something was enqueued. What its process left unsaid within the window is found by the look after it."""
-        self._due |= self._sources(Lane.PLAIN)
+        woken = self._sources(Lane.PLAIN)
+        self._due |= woken
+        self._end_naps(woken)
         self._unsaid_until = self._clock() + self._notify_window_seconds
         self._look_within(self._notify_window_seconds)
 
@@ -245,6 +247,12 @@ class Agenda:
     def _alone_is_next(self) -> bool:
         others_wait = any(source != ALONE for source in self._due)
         return ALONE in self._due and (not others_wait or self._clock() >= self._alone_not_before)
+
+    def _end_naps(self, sources: Iterable[Source]) -> None:
+        """Claim again at once, but from a source that rests for long, since a claim of it takes long."""
+        for source in sources:
+            if self._resting_until.get(source, 0.0) <= self._clock() + SHORTEST_NAP_SECONDS:
+                self._resting_until.pop(source, None)
 
     def _look_soon(self) -> None:
         """Look once threads could begin. Put off once: short claims in a row must not keep putting it off."""
