@@ -19,7 +19,6 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection, connections
-from django.db.backends.signals import connection_created
 
 from pgqueue import enqueue_many
 from pgqueue.compat import task_started
@@ -29,12 +28,11 @@ from pgqueue.protocol.connecting import connect
 from pgqueue.protocol.pipelining import Wish, settle_and_claim
 from pgqueue.protocol.settling import Ending, EndingKind
 from pgqueue.states import Lane
-from pgqueue.worker import surroundings
 from pgqueue.worker.inbox import Inbox, Signal
 from pgqueue.worker.options import Options
 from pgqueue.worker.process import _run
 from pgqueue.worker.recycling import resident_mb
-from tests.inline import work
+from tests.inline import as_in_a_web_process, work
 from tests.testapp.contract_tasks import commit_nothing, nothing
 
 SHORT = bool(os.environ.get("PGQUEUE_SHORT"))
@@ -185,17 +183,7 @@ def test_transactional(narrow: psycopg.Connection[Any], monkeypatch: pytest.Monk
     assert not Job.objects.exclude(state="succeeded").exists()
 
 
-@pytest.fixture
-def as_in_a_web_process(transactional_db: None) -> Iterator[None]:
-    """Django's connection as it is where no worker runs that notes how tasks use it."""
-    connection.close()
-    connection_created.disconnect(dispatch_uid="pgqueue.surroundings")
-    yield
-    connection_created.connect(surroundings._note_connection, dispatch_uid="pgqueue.surroundings")
-    connection.close()
-
-
-def test_enqueue(narrow: psycopg.Connection[Any], as_in_a_web_process: None) -> None:
+def test_enqueue(narrow: psycopg.Connection[Any]) -> None:
     def insert() -> None:
         for _ in range(SINGLES):
             narrow.execute(INSERT_ONE, ["noop", "{}"])
@@ -204,12 +192,9 @@ def test_enqueue(narrow: psycopg.Connection[Any], as_in_a_web_process: None) -> 
         for _ in range(SINGLES):
             nothing.enqueue()
 
-    say(
-        "enqueue, one by one",
-        "jobs/s",
-        median_of(lambda: rate(SINGLES, ours)),
-        median_of(lambda: rate(SINGLES, insert)),
-    )
+    with as_in_a_web_process():
+        quick, plain = median_of(lambda: rate(SINGLES, ours)), median_of(lambda: rate(SINGLES, insert))
+    say("enqueue, one by one", "jobs/s", quick, plain)
 
 
 def test_enqueue_many(narrow: psycopg.Connection[Any]) -> None:

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
+from django.db import connection
+from django.db.backends.signals import connection_created
 from django.test import override_settings
 
 from pgqueue import registry
 from pgqueue.compat import Task
 from pgqueue.models import Job
+from pgqueue.worker import surroundings
 from pgqueue.worker.inbox import Inbox
 from pgqueue.worker.options import Options
 from pgqueue.worker.process import _run, run_worker
@@ -68,3 +71,15 @@ def work_through_retries(**given: Any) -> None:
 def row(id: int | str) -> Job:
     """Return a job's row as it stands."""
     return Job.objects.get(pk=id)
+
+
+@contextmanager
+def as_in_a_web_process() -> Iterator[None]:
+    """Give Django's connection as it is where no worker runs that notes how tasks use it."""
+    connection.close()
+    connection_created.disconnect(dispatch_uid="pgqueue.surroundings")
+    try:
+        yield
+    finally:
+        connection_created.connect(surroundings._note_connection, dispatch_uid="pgqueue.surroundings")
+        connection.close()

@@ -16,6 +16,7 @@ from django.db import connections
 from django.test import override_settings
 
 from pgqueue import execution, registry
+from pgqueue.holding import Held
 from pgqueue.models import Attempt, Job
 from pgqueue.protocol.completing import commit_alone
 from pgqueue.protocol.settling import Ending
@@ -172,6 +173,15 @@ def test_one_that_lost_its_lease_is_refused_and_what_it_says_is_kept_once(
     assert row(id).state == State.RETRYING
     assert [one["result"] for one in Attempt.objects.get(job_id=id).evidence] == [7]
     assert caplog.text.count("ending.refused") == 1
+
+
+def test_whose_lease_may_have_run_out_writes_nothing_at_once(
+    monkeypatch: pytest.MonkeyPatch, settled_alone: list[int]
+) -> None:
+    """The server may be away: nobody waits for it once nothing is held any more."""
+    id = enqueue(lambda context: monkeypatch.setattr(Held, "may_be_lost", lambda held: True), of=settled_each)
+    work(max_jobs=1)
+    assert (row(id).state, settled_alone) == (State.SUCCEEDED, [])
 
 
 # -- beside the loop ---------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DataError, connection, transaction
-from django.db.backends.signals import connection_created
 from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -19,8 +18,7 @@ from django.utils import timezone
 from pgqueue.models import JobPayload
 from pgqueue.protocol import inserting, shortcut
 from pgqueue.protocol.inserting import NewJob
-from pgqueue.worker import surroundings
-from tests.inline import row
+from tests.inline import as_in_a_web_process, row
 from tests.testapp.contract_tasks import double, nothing, with_options
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
@@ -37,11 +35,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[l
         return answer
 
     monkeypatch.setattr(inserting, "send_quickly", note)
-    connection.close()
-    connection_created.disconnect(dispatch_uid="pgqueue.surroundings")
-    yield taken
-    connection_created.connect(surroundings._note_connection, dispatch_uid="pgqueue.surroundings")
-    connection.close()
+    with as_in_a_web_process():
+        yield taken
 
 
 def warm_up(quick: list[bool]) -> None:

@@ -11,7 +11,7 @@ import psycopg
 from .. import conf
 from ..sql import load
 from ..states import State
-from .connecting import BoundedConnection, quick_cursor, transaction
+from .connecting import is_guarded, quick_cursor, transaction
 from .preparing import execute_prepared
 from .settling import REFUSED, Ending, Settled, Written, read, send, settle_one_by_one, settled
 
@@ -62,4 +62,4 @@ def complete_first(connection: psycopg.Connection[Any], *, worker_id: int, endin
 
 
 def _is_guarded(connection: psycopg.Connection[Any]) -> bool:
-    return isinstance(connection, BoundedConnection) and connection.guarded_seconds is not None
+    return is_guarded(connection, conf.current().claim_timeout_seconds)

@@ -115,13 +115,14 @@ def connect(
 
 
 def _guard(connection: psycopg.Connection[Any], timeout_seconds: float, *, is_local: bool = True) -> None:
-    if is_local and _is_guarded(connection, timeout_seconds):
+    if is_local and is_guarded(connection, timeout_seconds):
         return
     timeout_ms = str(int(timeout_seconds * 1000))
     connection.execute(load("guard_transaction"), {"timeout_ms": timeout_ms, "is_local": is_local})
 
 
-def _is_guarded(connection: psycopg.Connection[Any], timeout_seconds: float) -> bool:
+def is_guarded(connection: psycopg.Connection[Any], timeout_seconds: float) -> bool:
+    """Say whether every statement of this session is bounded by that time and has its plan pinned."""
     return isinstance(connection, BoundedConnection) and connection.guarded_seconds == timeout_seconds
 
 
@@ -180,7 +181,7 @@ def one_trip(connection: psycopg.Connection[Any], *, timeout_seconds: float, is_
         with transaction(connection, timeout_seconds=timeout_seconds):
             yield
         return
-    if is_single and _is_guarded(connection, timeout_seconds):
+    if is_single and is_guarded(connection, timeout_seconds):
         yield
         return
     try:
