@@ -14,6 +14,7 @@ import psycopg
 from . import conf
 from .protocol.claiming import Lease
 from .protocol.leasing import Renewal
+from .protocol.settling import Ending
 
 LONGEST_SILENCE = 2 / 3
 """Share of a lease without a heartbeat after which nothing more is claimed."""
@@ -78,17 +79,18 @@ class Holdings:
                 self._held[held.lease.id] = held
         return added
 
-    def drop(self, ended: Iterable[tuple[int, int]]) -> dict[int, Held]:
-        """Forget leases, given by job id and fence, that were settled or lost; return those that were held.
+    def drop(self, endings: Iterable[Ending]) -> list[tuple[Lease, Ending]]:
+        """Forget the leases of endings that were written or refused; return those that were held, each with its ending.
 
         A later lease of the same job is another one, and stays.
         """
-        dropped: dict[int, Held] = {}
+        dropped: list[tuple[Lease, Ending]] = []
         with self._lock:
-            for id, fence in ended:
-                held = self._held.get(id)
-                if held is not None and held.lease.fence == fence:
-                    dropped[id] = self._held.pop(id)
+            for ending in endings:
+                held = self._held.get(ending.id)
+                if held is not None and held.lease.fence == ending.fence:
+                    del self._held[ending.id]
+                    dropped.append((held.lease, ending))
         return dropped
 
     def fences(self) -> dict[int, int]:

@@ -71,6 +71,10 @@ def make_lease(id: int = 1, lane: Lane = Lane.PLAIN) -> Lease:
     )
 
 
+def on_threads(lease: Lease) -> Pool:
+    return Pool.THREADS
+
+
 def ending(id: int = 1, kind: EndingKind = EndingKind.COMPLETE, **more: float) -> Ending:
     return Ending(kind, id, id, **more)
 
@@ -166,7 +170,7 @@ def test_a_slot_that_another_process_frees_is_found_within_a_look_and_an_own_one
     agenda.see(horizon(source.lane), poll_seconds=10)
     agenda.get(source, 0, asked=4)
     assert agenda.pause(held=threads(0), waiting=0) == BUSY_LOOK_SECONDS
-    agenda.end(make_lease(lane=source.lane), ending(), pool=Pool.THREADS)
+    agenda.end([(make_lease(lane=source.lane), ending())], pool_of=on_threads)
     assert agenda.sources(held=threads(0)) == (source,)
 
 
@@ -189,7 +193,7 @@ def test_the_guarded_lane_goes_first_every_other_time(clock: Clock) -> None:
 def test_guarded_jobs_are_never_held_in_advance(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(200):
-        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+        agenda.end([(make_lease(number), ending(number, run_seconds=0.0))], pool_of=on_threads)
     assert agenda.room(LANED, held=threads(3)) == 1
     assert agenda.room(PLAIN, held=threads(3)) == 50
 
@@ -209,7 +213,7 @@ def test_after_a_job_alone_other_work_gets_as_much_time(clock: Clock) -> None:
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
     agenda.get(ALONE, 1, asked=1)
     agenda.hold(ALONE, [make_lease(7, Lane.ALONE)])
-    agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=30.0), pool=Pool.THREADS)
+    agenda.end([(make_lease(7, Lane.ALONE), ending(7, run_seconds=30.0))], pool_of=on_threads)
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
     assert agenda.sources(held=threads(0)) == (PLAIN,)
     clock.now += 30
@@ -219,7 +223,7 @@ def test_after_a_job_alone_other_work_gets_as_much_time(clock: Clock) -> None:
 def test_a_retry_is_looked_for_when_it_is_due(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(), poll_seconds=10)
-    agenda.end(make_lease(), ending(kind=EndingKind.RETRY, delay_seconds=1.5), pool=Pool.THREADS)
+    agenda.end([(make_lease(), ending(kind=EndingKind.RETRY, delay_seconds=1.5))], pool_of=on_threads)
     assert agenda.pause(held=threads(0), waiting=0) == pytest.approx(1.5)
 
 
@@ -235,7 +239,7 @@ def test_the_job_count_bounds_every_lane(clock: Clock) -> None:
 def test_leases_that_wait_in_vain_are_given_back_and_fewer_are_held_after(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(200):
-        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+        agenda.end([(make_lease(number), ending(number, run_seconds=0.0))], pool_of=on_threads)
     assert not agenda.hoards(90)
     assert agenda.pause(held=threads(94), waiting=90) <= HOARD_SECONDS
     clock.now += HOARD_SECONDS
@@ -248,14 +252,14 @@ def test_leases_that_wait_in_vain_are_given_back_and_fewer_are_held_after(clock:
 def test_long_jobs_are_held_one_per_thread(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(50):
-        agenda.end(make_lease(number), ending(number, run_seconds=60.0), pool=Pool.THREADS)
+        agenda.end([(make_lease(number), ending(number, run_seconds=60.0))], pool_of=on_threads)
     assert agenda.room(PLAIN, held=threads(0)) == 4
 
 
 def test_no_claim_is_sent_for_a_trickle(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(200):
-        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+        agenda.end([(make_lease(number), ending(number, run_seconds=0.0))], pool_of=on_threads)
     assert agenda.room(PLAIN, held=threads(80)) == 0
     assert agenda.room(PLAIN, held=threads(70)) == 30
 
@@ -264,7 +268,7 @@ def test_a_claim_takes_half_of_what_is_to_be_held(clock: Clock) -> None:
     """The threads have the other half while it is on its way."""
     agenda = make_agenda(clock)
     for number in range(200):
-        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+        agenda.end([(make_lease(number), ending(number, run_seconds=0.0))], pool_of=on_threads)
     assert agenda.room(PLAIN, held=threads(0)) == 50
     assert agenda.room(PLAIN, held=threads(50)) == 50
 
@@ -272,7 +276,7 @@ def test_a_claim_takes_half_of_what_is_to_be_held(clock: Clock) -> None:
 def test_large_arguments_are_held_up_to_64_mib(clock: Clock) -> None:
     agenda = make_agenda(clock)
     for number in range(200):
-        agenda.end(make_lease(number), ending(number, run_seconds=0.0), pool=Pool.THREADS)
+        agenda.end([(make_lease(number), ending(number, run_seconds=0.0))], pool_of=on_threads)
     large = make_lease()._replace(args="x" * 2**20)
     agenda.hold(PLAIN, [large] * 50)
     assert agenda.room(PLAIN, held=threads(0)) == 32
@@ -359,5 +363,5 @@ def test_jobs_that_wait_for_their_commit_are_shared_by_all_threads(clock):
     short = Ending(EndingKind.COMPLETE, 1, 1, run_seconds=0.00001)
     for ending, crew in ((short, 1), (short._replace(settle_seconds=0.002), 4)):
         for _ in range(100):
-            agenda.end(make_lease(), ending, pool=Pool.THREADS)
+            agenda.end([(make_lease(), ending)], pool_of=on_threads)
         assert pace.crew() == crew

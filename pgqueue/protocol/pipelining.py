@@ -16,7 +16,7 @@ import psycopg
 from .. import conf
 from .claiming import Claimant, Haul, Turn, send_plain
 from .connecting import one_trip
-from .settling import REFUSED, Ending, EndingKind, Settled, read, send, settle, settle_one_by_one, settled
+from .settling import REFUSED, Ending, EndingKind, Settled, answered, send, settle, settle_one_by_one
 
 TRAVELLING = frozenset({EndingKind.COMPLETE, EndingKind.RELEASE})
 
@@ -71,9 +71,11 @@ def settle_and_claim(
     hauls = [Haul(claim, wish.turn) for claim, wish in zip(claims, wishes, strict=True)]
     for haul, wish in zip(hauls, wishes, strict=True):
         wish.turn.count(len(haul), wanted=wish.limit)
-    after = settled(connection, worker_id=worker_id, endings=travelling, written=read(sent))
+    after = answered(connection, worker_id=worker_id, endings=travelling, sent=sent)
     return _together(before, after), hauls
 
 
 def _together(first: Settled, second: Settled) -> Settled:
+    if not (first.told or first.busy or first.lost):
+        return second
     return Settled(first.written | second.written, first.busy + second.busy, first.lost + second.lost)

@@ -64,13 +64,27 @@ class Ending(NamedTuple):
     """How long its thread, or the one that writes for the event loop, took for that."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
     """What became of endings: those written, by job id; those to send again; those refused for good."""
 
-    written: dict[int, Written] = field(default_factory=dict)
+    told: dict[int, Written] = field(default_factory=dict)
     busy: list[Ending] = field(default_factory=list)
     lost: list[Ending] = field(default_factory=list)
+    unread: Sequence[psycopg.Cursor[Any]] = ()
+    """Answers that have a row for each ending: all were written. What they say is read when it is asked for."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether nothing is left to read."""
+        return not self.unread
+
+    @property
+    def written(self) -> dict[int, Written]:
+        """What was written, by job id."""
+        unread, self.unread = self.unread, ()
+        self.told |= read(unread)
+        return self.told
 
 
 REFUSED = (
@@ -160,6 +174,20 @@ def settled(
     return _look_up(connection, worker_id, left, written) if left else Settled(written)
 
 
+def answered(
+    connection: psycopg.Connection[Any],
+    *,
+    worker_id: int,
+    endings: Sequence[Ending],
+    sent: Sequence[psycopg.Cursor[Any]],
+) -> Settled:
+    """Say of each ending that was sent what came of it. Of completions that were all written, no more is read now."""
+    are_all_written = sum(cursor.rowcount for cursor in sent) == len(endings)
+    if are_all_written and all(ending.kind is EndingKind.COMPLETE for ending in endings):
+        return Settled(unread=sent)
+    return settled(connection, worker_id=worker_id, endings=endings, written=read(sent))
+
+
 def _write(connection: psycopg.Connection[Any], worker_id: int, endings: Iterable[Ending]) -> dict[int, Written]:
     with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
         written = read(send(connection, worker_id=worker_id, endings=endings))
@@ -245,7 +273,7 @@ def _look_up(
         evidence = {"ending": str(ending.kind), "run_seconds": ending.run_seconds, **_evidence(ending)}
         keep_evidence(connection, id=ending.id, fence=ending.fence, worker_id=worker_id, evidence=evidence)
     return Settled(
-        written=written | own | decided,
+        told=written | own | decided,
         busy=[ending for ending in left if ending.id in held and ending.id not in decided],
         lost=lost,
     )

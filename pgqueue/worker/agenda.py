@@ -132,18 +132,19 @@ class Agenda:
             size = sum(len(lease.args or "") + len(lease.kwargs or "") for lease in leases)
             self._paces[source.pool].note_bytes(size, jobs=len(leases))
 
-    def end(self, lease: Lease, ending: Ending, *, pool: Pool) -> None:
-        """A lease was settled, or turned out to be lost."""
+    def end(self, ended: Iterable[tuple[Lease, Ending]], *, pool_of: Callable[[Lease], Pool]) -> None:
+        """Leases were settled, or turned out to be lost."""
+        for lease, ending in ended:
+            if ending.kind is not EndingKind.RELEASE:
+                self._paces[pool_of(lease)].note(ending.run_seconds + ending.settle_seconds)
+            if ending.id == self._alone:
+                self._alone = None
+                self._alone_not_before = self._clock() + ending.run_seconds
+            if ending.kind is EndingKind.RETRY:
+                self._look_within(ending.delay_seconds)
+            elif lease.lane in GUARDED:
+                self._due |= self._sources(Lane(lease.lane))
         self._moved_at = self._clock()
-        if ending.kind is not EndingKind.RELEASE:
-            self._paces[pool].note(ending.run_seconds + ending.settle_seconds)
-        if ending.id == self._alone:
-            self._alone = None
-            self._alone_not_before = self._clock() + ending.run_seconds
-        if ending.kind is EndingKind.RETRY:
-            self._look_within(ending.delay_seconds)
-        elif lease.lane in GUARDED:
-            self._due |= self._sources(Lane(lease.lane))
 
     def give_back(self) -> None:
         """Waiting leases were given back: jobs run longer than they did."""

@@ -21,9 +21,9 @@ from ..protocol.pipelining import Wish, settle_and_claim
 from ..protocol.settling import Ending, EndingKind, Settled
 from ..states import Lane
 from .agenda import Agenda, Source
+from .answers import Answers
 from .executor import Work
 from .finishing import Aftermath
-from .hauls import Hauls
 from .inbox import Inbox, Mail, Signal
 from .lookout import Lookout
 from .options import Options
@@ -95,7 +95,7 @@ class Dispatcher:
             is_listening=is_listening,
             find_unheard=self._give_back_unheard,
         )
-        self._hauls = Hauls(self._hand_out, on_unread=self._lookout.doubt)
+        self._answers = Answers(forget=self._forget, hand_out=self._hand_out, on_unread=self._lookout.doubt)
         self._has_lost_one = False
         self._draining = False
         self.orders = Orders()
@@ -137,7 +137,7 @@ class Dispatcher:
 
     def _give_back(self) -> None:
         """Give back the leases that no thread has begun."""
-        self._hauls.unpack()
+        self._answers.read()
         for held in self._pools.withdraw():
             self._endings.append(Ending(EndingKind.RELEASE, held.lease.id, held.lease.fence))
 
@@ -147,7 +147,7 @@ class Dispatcher:
             self._turn()
         except SERVER_IS_AWAY as error:
             self._close()
-            self._hauls.unpack()
+            self._answers.read()
             self._failures += 1
             logger.warning("database.failed failures=%d error=%s", self._failures, type(error).__name__)
             return delay_seconds(self._failures, base_seconds=0.1, cap_seconds=RECONNECT_CAP_SECONDS)
@@ -183,7 +183,7 @@ class Dispatcher:
         return self._connection
 
     def _give_back_unheard(self, connection: psycopg.Connection[Any]) -> None:
-        self._hauls.unpack()
+        self._answers.read()
         held_ids = list(self._holdings.fences())
         for id, fence in find_unheard(connection, worker_id=self._claimant.worker_id, held_ids=held_ids):
             logger.warning("claim.unheard job=%d fence=%d", id, fence)
@@ -201,10 +201,10 @@ class Dispatcher:
         if self._endings or wishes:
             self._travel(connection, wishes)
         if not self._inbox.has(FEW):
-            self._hauls.unpack()
+            self._answers.read()
 
     def _travel(self, connection: psycopg.Connection[Any], wishes: Mapping[Source, Wish]) -> None:
-        """Send endings and wishes. While the server is busy, hand out what the trip before this one brought."""
+        """Send endings and wishes. While the server is busy, read what the trip before this one brought."""
         asked_at = boot_seconds()
         settled, hauls = settle_and_claim(
             connection,
@@ -214,30 +214,29 @@ class Dispatcher:
             meanwhile=self._catch_up,
         )
         endings, self._endings = self._endings, settled.busy
-        # First: the same job may have been claimed anew.
-        ended = self._forget(endings, settled)
         for (source, wish), haul in zip(wishes.items(), hauls, strict=False):
             self._get(source, len(haul), asked=wish.limit, asked_at=asked_at)
-            self._hauls.add(source, haul, asked_at=asked_at)
-        self.aftermath.add(ended, settled.written)
-        self._leave_to_others(connection, ended)
-        if endings and self._options.burst and not len(self._holdings) + len(self._hauls):
-            self._agenda.look_now()  # The last jobs may have enqueued others.
+            self._answers.add_claimed(source, haul, asked_at=asked_at)
+        if settled.is_read:
+            self._leave_to_others(connection, self._forget(endings, settled))
+        else:
+            self._answers.add_written(endings, settled)
 
     def _catch_up(self) -> None:
-        self._hauls.unpack()
+        self._answers.read()
         self.aftermath.catch_up()
 
     def _forget(self, endings: Sequence[Ending], settled: Settled) -> Ended:
-        """Hold no longer what was settled or lost, and return it."""
+        """Hold no longer what was settled or lost, have it counted and told, and return it."""
         for ending in settled.lost:
             logger.warning("ending.refused job=%d fence=%d kind=%s", ending.id, ending.fence, ending.kind)
         busy = {ending.id for ending in settled.busy}
         over = [ending for ending in endings if ending.id not in busy] if busy else endings
-        dropped = self._holdings.drop((ending.id, ending.fence) for ending in over)
-        ended = [(dropped[ending.id].lease, ending) for ending in over if ending.id in dropped]
-        for lease, ending in ended:
-            self._agenda.end(lease, ending, pool=self._pools.pool(lease))
+        ended = self._holdings.drop(over)
+        self._agenda.end(ended, pool_of=self._pools.pool)
+        self.aftermath.add(ended, settled.written)
+        if ended and self._options.burst and not len(self._holdings) + self._answers.count_claimed():
+            self._agenda.look_now()  # The last jobs may have enqueued others.
         return ended
 
     def _leave_to_others(self, connection: psycopg.Connection[Any], ended: Ended) -> None:
@@ -270,12 +269,12 @@ class Dispatcher:
         self._pools.submit(works, crew=crew_of(self._paces))
 
     def _held(self) -> Mapping[Pool, int]:
-        return self._hauls.added_to(self._pools.held(self._holdings))
+        return self._answers.added_to(self._pools.held(self._holdings, but=self._answers.ended_ids()))
 
     def _to_be_held(self) -> Mapping[Pool, int]:
         """Return how many leases are held for each pool once the endings at hand are written."""
-        but = {ending.id for ending in self._endings}
-        return self._hauls.added_to(self._pools.held(self._holdings, but=but))
+        but = self._answers.ended_ids() | {ending.id for ending in self._endings}
+        return self._answers.added_to(self._pools.held(self._holdings, but=but))
 
     def _pause(self) -> float:
         if self._endings:
@@ -292,7 +291,7 @@ class Dispatcher:
             logger.error("worker.stopping reason=endings_unwritten count=%d", len(self._endings))
             self.orders.ran_out = True
             return True
-        if self._endings or len(self._hauls) or not self._pools.is_idle():
+        if self._endings or self._answers.count_claimed() or not self._pools.is_idle():
             return False
         if len(self._holdings) > self._pools.hopeless(self._holdings):
             return False

@@ -21,7 +21,7 @@ def test_after_an_hour_alone_the_next_one_waits_only_if_other_work_does(clock: C
     agenda.see(horizon(Lane.ALONE), poll_seconds=10)
     agenda.get(ALONE, 1, asked=1)
     agenda.hold(ALONE, [make_lease(7, Lane.ALONE)])
-    agenda.end(make_lease(7, Lane.ALONE), ending(7, run_seconds=3600), pool=Pool.THREADS)
+    agenda.end([(make_lease(7, Lane.ALONE), ending(7, run_seconds=3600))], pool_of=lambda lease: Pool.THREADS)
     assert agenda.sources(held=threads(0)) == (ALONE,)
     assert agenda.pause(held=threads(0), waiting=0) == 0
     agenda.see(horizon(Lane.PLAIN, Lane.ALONE), poll_seconds=10)
