@@ -55,6 +55,27 @@ def test_the_next_trip_leaves_before_the_last_answer_is_read(monkeypatch: pytest
     assert read_on_the_way > 0
 
 
+def test_what_was_settled_is_forgotten_and_counted_though_it_is_read_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two endings in the inbox are enough here for the next trip to leave first."""
+    really, put_off = dispatching.settle_and_claim, []
+
+    def travel(*args: Any, **options: Any) -> Any:
+        settled, hauls = really(*args, **options)
+        put_off.append(not settled.is_read)
+        return settled, hauls
+
+    monkeypatch.setattr(dispatching, "FEW", 2)
+    monkeypatch.setattr(dispatching, "settle_and_claim", travel)
+    enqueue_many(record.bind(number) for number in range(COUNT))
+    with caplog.at_level("INFO", logger="pgqueue"):
+        assert work(concurrency=4) == 0
+    assert any(put_off)
+    assert set(Job.objects.values_list("state", "attempts")) == {("succeeded", 1)}
+    assert f"succeeded={COUNT}" in caplog.text
+
+
 def test_what_cannot_be_read_is_given_back_and_runs_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -235,7 +235,7 @@ class Dispatcher:
         ended = self._holdings.drop(over)
         self._agenda.end(ended, pool_of=self._pools.pool)
         self.aftermath.add(ended, settled.written)
-        if ended and self._options.burst and not len(self._holdings) + self._answers.count_claimed():
+        if endings and self._options.burst and not len(self._holdings) + self._answers.count_claimed():
             self._agenda.look_now()  # The last jobs may have enqueued others.
         return ended
 
