@@ -21,8 +21,10 @@ MOST_ROWS = {
     "lock_expired": RUNNING,
     "lock_expired by id": RUNNING,
     "find_unheard": RUNNING,
-    # It writes a batch, into indexes that are deeper beside a million other rows: ten blocks for each.
+    # They write a batch, into indexes that are deeper beside a million other rows: ten blocks for each. A renewal need
+    # not, unless its pages are full, because some other session keeps what was rolled back from being cleared away.
     "ask_to_stop": 10 * BATCH,
+    "renew": 10 * BATCH,
     "pick_laned": RECOVERED + RUNNING + 3 * BATCH,
     "pick_bound of lane 2": RECOVERED + RUNNING + 3 * BATCH,
     "claim_picked": RECOVERED + RUNNING + 10 * BATCH,
