@@ -2,8 +2,9 @@
 
     PGHOST=... PGPORT=... PGUSER=... python benchmarks/long_runs.py transactional growth future snapshot memory
 
-Makes the database `pgqueue_long` anew. The worker is the real command in a process of its own. Every figure has its
-baseline in the same run.
+Makes the databases `pgqueue_long` and `pgqueue_bare` anew. The worker is the real command in a process of its own.
+Every figure has its baseline in the same run; what is beside many rows takes turns with what is not, as a shared
+machine is faster at one time than at another.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-os.environ["PGDATABASE"] = "pgqueue_long"
+LONG, BARE = "pgqueue_long", "pgqueue_bare"
+os.environ["PGDATABASE"] = os.environ.get("PGQUEUE_LONG_RUNS", LONG)
 os.environ.pop("DATABASE_URL", None)
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -38,9 +40,9 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-def raw(sql: str, params: Any = None, *, database: str = "pgqueue_long") -> Any:
+def raw(sql: str, params: Any = None, *, database: str | None = None) -> Any:
     """Run one statement."""
-    with psycopg.connect(dbname=database, autocommit=True) as connection:
+    with psycopg.connect(dbname=database or os.environ["PGDATABASE"], autocommit=True) as connection:
         cursor = connection.execute(sql, params)
         return cursor.fetchall() if cursor.description else None
 
@@ -117,35 +119,40 @@ def alone(share: int) -> None:
 
 
 def growth() -> None:
-    """Drain beside finished rows: none, a million, five millions."""
-    from bench_jobs.tasks import noop
-
+    """Drain beside a million and five million finished rows, and beside none."""
     raw("TRUNCATE pgqueue_job, pgqueue_jobpayload")
-    rates = {}
-    for finished in (0, 1_000_000, 5_000_000):
+    for finished in (1_000_000, 5_000_000):
         missing = finished - raw("SELECT count(*) FROM pgqueue_job")[0][0]
-        if missing > 0:
-            raw(Ours.retained_sql, {"n": missing})
-            raw("VACUUM ANALYZE pgqueue_job")
-            raw("CHECKPOINT")  # What filling wrote is not part of the drains.
-        rates[finished] = statistics.median(drain(40_000, noop) for _ in range(3))
-        [size] = raw("SELECT pg_relation_size('pgqueue_job') >> 20, pg_indexes_size('pgqueue_job') >> 20")
-        say(f"growth: beside {finished:,} finished {rates[finished]:.0f}/s, {rates[finished] / rates[0]:.2f}", size)
+        _beside(f"{finished:,} finished rows", Ours.retained_sql, missing)
 
 
 def future() -> None:
     """Drain in front of five million rows of a higher priority that are due in a day, and without them."""
-    from bench_jobs.tasks import noop
-
     raw("TRUNCATE pgqueue_job, pgqueue_jobpayload")
-    rates = {}
-    for rows in (0, 5_000_000):
-        if rows:
-            raw(ADD_FUTURE, {"n": rows})
-            raw("VACUUM ANALYZE pgqueue_job")
-            raw("CHECKPOINT")  # What filling wrote is not part of the drains.
-        rates[rows] = statistics.median(drain(40_000, noop) for _ in range(3))
-        say(f"future: {rows:,} rows, {rates[rows]:.0f}/s, {rates[rows] / rates[0]:.2f}")
+    _beside("5,000,000 future rows", ADD_FUTURE, 5_000_000)
+
+
+def _beside(what: str, fill: str, count: int) -> None:
+    raw(fill, {"n": count})
+    raw("VACUUM ANALYZE pgqueue_job")
+    raw("CHECKPOINT")  # What filling wrote is not part of the drains.
+    rates: dict[str, list[float]] = {LONG: [], BARE: []}
+    for database in (BARE, LONG, LONG, BARE) * 5:
+        if database == BARE:
+            raw("TRUNCATE pgqueue_job", database=BARE)
+        rates[database].append(float(_run_in(database, "drained")))
+    beside, alone = (statistics.median(rates[name]) for name in (LONG, BARE))
+    [size] = raw("SELECT pg_relation_size('pgqueue_job') >> 20, pg_indexes_size('pgqueue_job') >> 20")
+    each = statistics.median(one / other for one, other in zip(rates[LONG], rates[BARE], strict=True))
+    say(f"beside {what}: {beside:.0f}/s, alone {alone:.0f}/s, {beside / alone:.2f}; in turn {each:.2f}", size, rates)
+
+
+def _run_in(database: str, what: str) -> str:
+    command = [sys.executable, __file__, what]
+    ran = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "PGQUEUE_LONG_RUNS": database}
+    )
+    return ran.stdout
 
 
 ADD_FUTURE = """
@@ -266,9 +273,6 @@ def _late(took: list[float]) -> float:
 
 def main() -> None:
     """Run what the arguments name."""
-    if sys.argv[1] not in ("worker", "alone"):
-        raw('DROP DATABASE IF EXISTS "pgqueue_long" WITH (FORCE)', database="postgres")
-        raw('CREATE DATABASE "pgqueue_long"', database="postgres")
     configure({})
     from django.core.management import call_command
 
@@ -281,7 +285,18 @@ def main() -> None:
     if sys.argv[1] == "alone":
         alone(int(sys.argv[2]))
         return
-    call_command("migrate", verbosity=0)
+    if sys.argv[1] == "drained":
+        from bench_jobs.tasks import noop
+
+        say(drain(40_000, noop))
+        return
+    if sys.argv[1] == "migrate":
+        call_command("migrate", verbosity=0)
+        return
+    for database in (BARE, LONG):
+        raw(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)', database="postgres")
+        raw(f'CREATE DATABASE "{database}"', database="postgres")
+        _run_in(database, "migrate")
     for asked in sys.argv[1:]:
         name, _, seconds = asked.partition("=")
         globals()[name](*([int(seconds)] if seconds else []))
