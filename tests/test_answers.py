@@ -11,8 +11,10 @@ import pytest
 from pgqueue import enqueue_many
 from pgqueue.models import Job
 from pgqueue.protocol.claiming import Haul
+from pgqueue.protocol.settling import Ending, EndingKind
 from pgqueue.worker import dispatcher as dispatching
 from tests.inline import work
+from tests.races.rows import WORKER, add_jobs
 from tests.testapp.contract_tasks import record, recorded
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
@@ -74,6 +76,29 @@ def test_what_was_settled_is_forgotten_and_counted_though_it_is_read_later(
     assert any(put_off)
     assert set(Job.objects.values_list("state", "attempts")) == {("succeeded", 1)}
     assert f"succeeded={COUNT}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kinds", "strangers", "may_wait"),
+    [
+        ((EndingKind.COMPLETE, EndingKind.COMPLETE), 0, True),
+        ((EndingKind.COMPLETE, EndingKind.RELEASE), 0, False),
+        ((EndingKind.COMPLETE, EndingKind.COMPLETE), 1, False),
+    ],
+    ids=["all completed", "one is for others", "one was refused"],
+)
+def test_only_completions_that_were_all_written_are_read_later(
+    queue_connection: psycopg.Connection[Any], kinds: tuple[EndingKind, ...], strangers: int, may_wait: bool
+) -> None:
+    """Others are woken for what is given back; what was refused is looked up."""
+    jobs = add_jobs(len(kinds), running=True)
+    endings = [Ending(kind, job.id, job.fence) for kind, job in zip(kinds, jobs, strict=True)]
+    refused = [endings[0]._replace(fence=endings[0].fence + 1_000)] * strangers
+    sent = [*refused, *endings[len(refused) :]]
+    settled, _ = dispatching.settle_and_claim(queue_connection, worker_id=WORKER, endings=sent, wishes=[])
+    assert settled.is_read is not may_wait
+    assert settled.lost == refused
+    assert set(settled.written) == {ending.id for ending in sent if ending not in refused}
 
 
 def test_what_cannot_be_read_is_given_back_and_runs_once(
