@@ -132,7 +132,7 @@ class Agenda:
             size = sum(len(lease.args or "") + len(lease.kwargs or "") for lease in leases)
             self._paces[source.pool].note_bytes(size, jobs=len(leases))
 
-    def end(self, ended: Iterable[tuple[Lease, Ending]], *, pool_of: Callable[[Lease], Pool]) -> None:
+    def end(self, ended: Sequence[tuple[Lease, Ending]], *, pool_of: Callable[[Lease], Pool]) -> None:
         """Leases were settled, or turned out to be lost."""
         for lease, ending in ended:
             if ending.kind is not EndingKind.RELEASE:
@@ -144,7 +144,8 @@ class Agenda:
                 self._look_within(ending.delay_seconds)
             elif lease.lane in GUARDED:
                 self._due |= self._sources(Lane(lease.lane))
-        self._moved_at = self._clock()
+        if ended:
+            self._moved_at = self._clock()
 
     def give_back(self) -> None:
         """Waiting leases were given back: jobs run longer than they did."""
