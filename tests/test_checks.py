@@ -47,6 +47,7 @@ def run(tmp_path: Path) -> Run:
                 "DJANGO_SETTINGS_MODULE": "minimal",
                 "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
             },
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             check=False,
@@ -86,3 +87,19 @@ def test_nothing_that_needs_no_database_asks_for_one(run: Run, command: tuple[st
     """`test_wheel` migrates an empty database."""
     done = run(*command)
     assert done.returncode == 0, done.stderr
+
+
+CONSOLE = """
+INSTALLED_APPS += ["django.contrib." + name for name in ("admin", "auth", "messages", "sessions")]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware", "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware", "django.contrib.messages.middleware.MessageMiddleware",
+]
+"""
+
+
+@pytest.mark.parametrize("databases", [(), ("--database", "default")], ids=["by the tag", "of a database"])
+def test_a_check_that_cannot_ask_the_database_says_nothing(run: Run, databases: tuple[str, ...]) -> None:
+    """Django 6.1 asks all databases when checks are named by their tag."""
+    done = run("check", "--tag", "pgqueue", *databases, settings=CONSOLE)
+    assert (done.returncode, "no issues" in done.stdout) == (0, True), done.stderr

@@ -23,7 +23,7 @@ FLAGS = [name for name, field in FIELDS.items() if field.type == "bool"]
 
 
 def _check() -> list[Any]:
-    return [message for message in checks.run_checks(tags=["pgqueue"]) if message.id == "pgqueue.E010"]
+    return [message for message in checks.run_checks(tags=["pgqueue"], databases=[]) if message.id == "pgqueue.E010"]
 
 
 def test_without_a_dict_the_defaults_hold(settings: Any) -> None:
@@ -149,7 +149,7 @@ def test_settings_cannot_be_changed_in_place() -> None:
 
 
 def _ids() -> list[str]:
-    return [message.id for message in checks.run_checks(tags=["pgqueue"])]
+    return [message.id for message in checks.run_checks(tags=["pgqueue"], databases=[])]
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_without_async_tasks_a_pool_need_hold_the_threads_only(
 @pytest.mark.parametrize("tasks", [{}, IMMEDIATE, {"default": {"BACKEND": "nowhere.Backend"}}])
 def test_tasks_that_name_no_alias_of_ours_are_warned_of(tasks: dict[str, Any]) -> None:
     with override_settings(TASKS=tasks):
-        (message,) = checks.run_checks(tags=["pgqueue"])
+        (message,) = checks.run_checks(tags=["pgqueue"], databases=[])
     assert (message.id, message.level) == ("pgqueue.W013", checks.WARNING)
     assert "pgqueue.backend.PGQueueBackend" in message.hint
 
@@ -255,14 +255,14 @@ def test_a_task_comes_before_its_queue_and_that_before_everybody() -> None:
 
 def test_a_task_that_nobody_has_is_warned_of_with_the_nearest() -> None:
     with override_settings(PGQUEUE={"TASKS": {"tests.testapp.tasks.ad": {}, "mail": {}}}):
-        near, far = checks.run_checks(tags=["pgqueue"])
+        near, far = checks.run_checks(tags=["pgqueue"], databases=[])
     assert (near.id, near.hint) == ("pgqueue.W014", f"Did you mean {ADD!r}?")
     assert (far.id, far.level) == ("pgqueue.W014", checks.WARNING)
 
 
 def test_a_database_that_is_no_postgresql_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(connections["default"]), "vendor", "sqlite")
-    (message,) = checks.run_checks(tags=["pgqueue"])
+    (message,) = checks.run_checks(tags=["pgqueue"], databases=[])
     assert (message.id, message.level) == ("pgqueue.E011", checks.ERROR)
     assert "PGQUEUE['DATABASE']" in message.hint
 
