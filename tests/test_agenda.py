@@ -243,6 +243,7 @@ def test_leases_that_wait_in_vain_are_given_back_and_fewer_are_held_after(clock:
     assert not agenda.hoards(90)
     assert agenda.pause(held=threads(94), waiting=90) <= HOARD_SECONDS
     clock.now += HOARD_SECONDS
+    agenda.end([], pool_of=on_threads)
     assert agenda.hoards(90)
     assert not agenda.hoards(0)
     agenda.give_back()

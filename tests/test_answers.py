@@ -1,4 +1,4 @@
-"""Answers of claims that are read after the next trip has left, and those that cannot be read."""
+"""Answers that are read after the next trip has left, and those that cannot be read."""
 
 from __future__ import annotations
 
