@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -139,14 +140,8 @@ def items(alias: str, id: UUID, *, limit: int) -> list[Item]:
 
 def note(alias: str, id: UUID, results: Sequence[Result]) -> None:
     """Write what came of rows."""
-    params = {
-        "id": id,
-        "job_ids": [result.job_id for result in results],
-        "outcomes": [result.outcome for result in results],
-        "versions_found": [result.version_found for result in results],
-        "states_found": [result.state_found for result in results],
-        "audit_ids": [result.audit_id for result in results],
-    }
+    told = {result.job_id: {name: getattr(result, name) for name in Result.__slots__} for result in results}
+    params = {"id": id, "job_ids": list(told), "results": json.dumps(told)}
     _rows(alias, "note_bulk_items", params)
 
 

@@ -97,6 +97,9 @@ class Node:
         removed = self.facts.get("Rows Removed by Filter", 0) + self.facts.get("Rows Removed by Index Recheck", 0)
         return (self.facts["Actual Rows"] + removed) * self.facts["Actual Loops"]
 
+    def rows_compared(self) -> float:
+        return self.facts.get("Rows Removed by Join Filter", 0) * self.facts["Actual Loops"]
+
 
 @dataclass
 class Plan:
@@ -108,6 +111,10 @@ class Plan:
 
     def rows_read(self, table: str = "pgqueue_job") -> float:
         return sum(node.rows_read() for node in self.nodes if node.reads(table))
+
+    def most_rows(self) -> float:
+        """Return how many rows went through its busiest node: returned, or compared in vain."""
+        return max(node.rows_read() + node.rows_compared() for node in self.nodes)
 
 
 def explain(connection: psycopg.Connection[Any], name: str, params: dict[str, Any], *, generic: bool = False) -> Plan:
