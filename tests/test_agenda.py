@@ -12,7 +12,6 @@ from pgqueue.worker.agenda import (
     ALONE,
     BUSY_LOOK_SECONDS,
     HOARD_SECONDS,
-    SHORTEST_NAP_SECONDS,
     START_SECONDS,
     Agenda,
     Source,
@@ -144,20 +143,21 @@ def test_short_claims_in_a_row_do_not_keep_putting_the_look_off(clock: Clock) ->
 def test_a_wake_up_ends_a_nap(clock: Clock) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.PLAIN), poll_seconds=10)
-    agenda.get(PLAIN, 1, asked=4, has_more=True)
+    agenda.get(PLAIN, 1, asked=4, more_in_seconds=0.05)
     assert agenda.sources(held=threads(0)) == ()
     agenda.wake()
     assert agenda.sources(held=threads(0)) == (PLAIN,)
 
 
-def test_a_claim_that_has_more_is_asked_again_in_a_moment(clock: Clock) -> None:
+@pytest.mark.parametrize(("more_in_seconds", "pause"), [(0.05, 0.05), (0.0, START_SECONDS)])
+def test_a_source_that_has_more_is_asked_again_when_it_has(clock: Clock, more_in_seconds: float, pause: float) -> None:
     agenda = make_agenda(clock)
     agenda.see(horizon(Lane.LANED), poll_seconds=10)
-    agenda.get(LANED, 0, asked=4, has_more=True)
+    agenda.get(LANED, 0, asked=4, more_in_seconds=more_in_seconds)
     assert agenda.sources(held=threads(0)) == ()
     assert not agenda.is_empty()
     clock.now += agenda.pause(held=threads(0), waiting=0)
-    assert clock.now == pytest.approx(1_000 + SHORTEST_NAP_SECONDS)
+    assert clock.now == pytest.approx(1_000 + pause)
     assert agenda.sources(held=threads(0)) == (LANED,)
 
 

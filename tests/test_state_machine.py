@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from pgqueue.exceptions import LeaseLostError, OutcomeUnknownError
 from pgqueue.models import Effect, Job, Limit, OperatorAction, Queue
 from pgqueue.operations import Actor, act
-from pgqueue.protocol.claiming import Lease, claim
+from pgqueue.protocol.claiming import Lease, Turn, claim
 from pgqueue.protocol.effects import Call, EffectRow, confirm_effect, open_effect, record_effect, withdraw_effect
 from pgqueue.protocol.leasing import renew
 from pgqueue.protocol.probing import Question, Reply, lease_question, write_reply
@@ -113,13 +113,17 @@ class Jobs(RuleBasedStateMachine):
             JobFactory(recovery=data.draw(st.sampled_from(list(Recovery))), task=TASK, max_attempts=3)
 
     def claim(self, data: Any) -> None:
-        self.claim_for(data.draw(st.sampled_from(WORKERS)))
+        self.claim_for(data.draw(st.sampled_from(WORKERS)), is_marked=data.draw(st.booleans()))
 
-    def claim_for(self, worker: int) -> None:
+    def claim_for(self, worker: int, *, is_marked: bool = False) -> None:
+        """Claim what is due; of the plain lane perhaps from the factory's one group alone, as behind its mark."""
         for lane in (Lane.PLAIN, Lane.ALONE):
             due = Job.objects.filter(state__in=WAITING, lane=lane, run_at__lte=timezone.now())
             with self.changing_only(*due.values_list("id", flat=True)):
-                got = claim(self.connection, claimant(worker_id=worker), lane=lane, limit=2)
+                turn = Turn()
+                if is_marked:
+                    turn.marks.know([("default", 0, TASK)])
+                got = claim(self.connection, claimant(worker_id=worker), lane=lane, limit=2, turn=turn)
             self.leases += [(worker, lease) for lease in got]
 
     def renew(self, data: Any) -> None:
@@ -330,6 +334,7 @@ BROKEN = [
     Mutant("record_effect", "stage", (("SET stage = %(stage)s::text,", "SET"),), nothing),
     Mutant("open_effect", "unknown_effects", (("unknown_effects = %(unknown_effects)s::smallint,", ""),), nothing),
     of_the_table("claim", "of this lane"),
+    *(of_the_table("claim_behind", guard) for guard in ("the row is still waiting", "of this lane")),
     of_the_table("renew", "worker_id"),
     of_the_table("lease_probe", "still unknown"),
     *(of_the_table(kind, "fence") for kind in ("retry", "bury")),

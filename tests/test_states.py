@@ -73,13 +73,14 @@ def test_a_statement_that_sets_the_state_is_a_verb_of_the_table(name):
     writes = re.search(
         r"UPDATE pgqueue_job\b.*?\bSET\b(?:(?!\bWHERE\b|\bFROM\b).)*?\bstate\s*=", STATEMENTS[name], re.S
     )
-    verbs = {move.verb for move in TRANSITIONS} | {"claim_picked", "complete_first"}
+    verbs = {move.verb for move in TRANSITIONS} | {"claim_behind", "claim_picked", "complete_first"}
     assert bool(writes) == (name in verbs)
     assert ("INSERT INTO pgqueue_job (" in STATEMENTS[name]) == (name in ENQUEUEING | CLONING)
 
 
-def test_the_second_half_of_a_laned_claim_makes_the_claims_moves():
-    assert moves_in_header("claim_picked") == moves_of("claim")
+@pytest.mark.parametrize("name", ["claim_behind", "claim_picked"])
+def test_the_other_claims_make_the_claims_moves(name):
+    assert moves_in_header(name) == moves_of("claim")
 
 
 @pytest.mark.parametrize("name", sorted(ENQUEUEING))
@@ -176,8 +177,9 @@ def test_no_decision_ends_a_job_over_an_effect_that_is_unknown():
                 assert facts.recovery == Recovery.IDEMPOTENT
 
 
-def test_every_lane_is_claimed_by_exactly_one_statement():
+def test_every_lane_has_statements_of_its_own():
     assert "job.lane = 0" in STATEMENTS["claim"]
+    assert "job.lane = 0" in STATEMENTS["claim_behind"]
     assert "job.lane = 1" in STATEMENTS["pick_laned"]
     assert "job.lane = %(lane)s" in STATEMENTS["pick_bound"]
     assert [int(lane) for lane in STORED] == [0, 1, 2]

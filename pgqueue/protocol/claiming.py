@@ -14,7 +14,7 @@ from .. import conf
 from ..sql import load
 from ..states import Lane
 from .connecting import one_trip, quick_cursor, transaction
-from .marks import Group, Marks
+from .marks import Group, Marks, as_param, as_params
 
 PICK_ROUNDS = 5
 """Most rounds of one guarded claim: each passes over the keys that the one before was refused."""
@@ -22,6 +22,8 @@ WALK_STEPS = 16
 """Tenants, and keys of a tenant, that a round of a guarded claim looks at, beside one for each job it wants."""
 WHOLE_TURN = 1_000
 """Jobs in a turn that no weight exceeds: the tenant has had it."""
+MOMENT_SECONDS = 0.05
+"""Pause before a source is asked again that may have more than a claim of it found."""
 MOST_PLACES = 1_000
 """Tenants of which a process remembers where a walk over their keys broke off."""
 
@@ -94,15 +96,16 @@ class Turn:
     """Jobs that the tenant had in its turn. From as many as its weight on, the next one is first."""
     places: dict[str, list[str]] = field(default_factory=dict)
     """The key, task and resource after which to look, of tenants with more of them than one walk looks at."""
-    has_more: bool = False
-    """Whether another claim may find what this one did not: it broke off, somebody held a lock, or it used marks."""
+    more_in_seconds: float | None = None
+    """When another claim may find what this one did not: it broke off, somebody held a lock, or it used marks."""
     marks: Marks = field(default_factory=Marks)
 
     def count(self, claimed: int, *, wanted: int) -> None:
         """Note how many jobs a claim of the plain lane got."""
         self.claims += bool(claimed)
-        self.has_more = self.marks.are_used and claimed < wanted
         self.marks.answered()
+        may_have_missed = self.marks.are_used and claimed < wanted
+        self.more_in_seconds = min(MOMENT_SECONDS, self.marks.whole_in_seconds()) if may_have_missed else None
 
     def pass_on(self, leases: Sequence[Lease], *, wanted: int, broken_off: Sequence[str]) -> None:
         """Let the tenants after those served be next; where nobody was left to serve, those after the walk's end."""
@@ -147,7 +150,7 @@ def claim(
             lease_cursor(connection) as cursor,
         ):
             if lane is Lane.PLAIN:
-                leases = cursor.execute(load("claim"), params | turn.marks.params()).fetchall()
+                leases = cursor.execute(*_plain(params, turn)).fetchall()
             else:
                 leases = _claim_picked(cursor, params, lane, turn)
             leases = with_replaced(connection, leases)
@@ -171,7 +174,16 @@ def send_plain(
     connection: psycopg.Connection[Any], claimant: Claimant, *, limit: int, turn: Turn
 ) -> psycopg.Cursor[Lease]:
     """Send a claim of the plain lane inside a transaction of the caller's; a `Haul` is what came of it."""
-    return lease_cursor(connection).execute(load("claim"), _params(claimant, limit, turn) | turn.marks.params())
+    return lease_cursor(connection).execute(*_plain(_params(claimant, limit, turn), turn))
+
+
+def _plain(params: dict[str, Any], turn: Turn) -> tuple[str, dict[str, Any]]:
+    """Return the statement of a claim of the plain lane with its parameters."""
+    marks = turn.marks.choose()
+    if len(marks) == 1:
+        ((group, mark),) = marks.items()
+        return load("claim_behind"), params | as_param(group, mark)
+    return load("claim"), params | as_params(marks)
 
 
 class Haul:
@@ -221,7 +233,7 @@ def _claim_picked(cursor: psycopg.Cursor[Lease], params: dict[str, Any], lane: L
         taken = {lease.id for lease in got}
         refused += [head for head in picked.heads if head.id not in taken]
         turn.pass_on(got, wanted=wanted, broken_off=picked.broken_off)
-        turn.has_more = picked.has_more or bool(refused)
+        turn.more_in_seconds = MOMENT_SECONDS if picked.has_more or refused else None
         if len(got) >= wanted or (not picked.has_more and len(picked.heads) < wanted):
             break
     return claimed

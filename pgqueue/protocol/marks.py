@@ -36,20 +36,30 @@ class Marks:
         self._whole_from = 0.0
         self._sent_at = 0.0
         self._has_looked = False
+        self._was_due = False
         self.are_used = False
 
-    def params(self) -> dict[str, Any]:
-        """Return the parameters of the claim that is about to be sent: the marks, or none when a whole one is due."""
+    def choose(self) -> Mapping[Group, Mark]:
+        """Return the marks behind which the claim that is about to be sent goes on; none when a whole one is due.
+
+        An only mark goes first, for one claim: that takes less time, and what woke us is mostly behind it.
+        """
         self._sent_at = self._clock()
+        is_due = self._sent_at >= self._whole_from
         may_be_used = self._has_looked and 0 < len(self._marks) <= MOST_GROUPS
-        self.are_used = may_be_used and self._sent_at < self._whole_from
-        return as_params(self._marks if self.are_used else {})
+        self.are_used = may_be_used and (not is_due or (len(self._marks) == 1 and not self._was_due))
+        self._was_due = is_due and self.are_used
+        return self._marks if self.are_used else {}
 
     def answered(self) -> None:
         """Note that the claim sent last has answered."""
         if not self.are_used:
             now = self._clock()
             self._whole_from = now + rest_seconds(now - self._sent_at)
+
+    def whole_in_seconds(self) -> float:
+        """Return how long it is until a whole claim is due."""
+        return max(0.0, self._whole_from - self._clock())
 
     def know(self, groups: Iterable[Group]) -> None:
         """Take in the groups that a look has seen: of those claimed from, as many as may be marked stay beside them.
@@ -81,6 +91,13 @@ def as_params(marks: Mapping[Group, Mark]) -> dict[str, Any]:
         "mark_epochs": _spelled(epoch for epoch, _ in marks.values()),
         "mark_ids": _spelled(id for _, id in marks.values()),
     }
+
+
+def as_param(group: Group, mark: Mark) -> dict[str, Any]:
+    """Return a mark as the parameters of a claim of its group."""
+    queue, priority, task = group
+    epoch, id = mark
+    return {"mark_queue": queue, "mark_priority": priority, "mark_task": task, "mark_epoch": epoch, "mark_id": id}
 
 
 def _spelled(numbers: Iterable[float]) -> str:

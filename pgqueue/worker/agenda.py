@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..protocol.claiming import Horizon, Lease
+from ..protocol.claiming import MOMENT_SECONDS, Horizon, Lease
 from ..protocol.marks import rest_seconds
 from ..protocol.settling import Ending, EndingKind
 from ..states import Lane
@@ -105,18 +105,26 @@ class Agenda:
         else:
             self._due |= self._sources(lane)
 
-    def get(self, source: Source, count: int, *, asked: int, took_seconds: float = 0.0, has_more: bool = False) -> None:
+    def get(
+        self,
+        source: Source,
+        count: int,
+        *,
+        asked: int,
+        took_seconds: float = 0.0,
+        more_in_seconds: float | None = None,
+    ) -> None:
         """A claim answered with so many leases. Fewer than asked: the source is empty, and a look tells until when.
 
-        One that has more broke off, or met the locks of another claim: it is asked again in a moment.
+        Where it may have missed some, it is asked again when it is said to have more.
         """
         self._moved_at = self._clock()
         if self._left is not None:
             self._left -= count
         if source is ALONE:
             self._get_alone(count)
-        elif count < asked and has_more:
-            self._resting_until[source] = self._clock() + SHORTEST_NAP_SECONDS
+        elif count < asked and more_in_seconds is not None:
+            self._resting_until[source] = self._clock() + max(START_SECONDS, more_in_seconds)
         elif count < asked:
             self._due.discard(source)
             if len(self._paces) > 1 and took_seconds >= SLOW_CLAIM_SECONDS:
@@ -253,7 +261,7 @@ class Agenda:
     def _end_naps(self, sources: Iterable[Source]) -> None:
         """Claim again at once, but from a source that rests for long, since a claim of it takes long."""
         for source in sources:
-            if self._resting_until.get(source, 0.0) <= self._clock() + SHORTEST_NAP_SECONDS:
+            if self._resting_until.get(source, 0.0) <= self._clock() + MOMENT_SECONDS:
                 self._resting_until.pop(source, None)
 
     def _look_soon(self) -> None:

@@ -257,8 +257,8 @@ class Dispatcher:
         self._hand_out(source, leases, asked_at)
 
     def _get(self, source: Source, count: int, *, asked: int, asked_at: float) -> None:
-        took, has_more = boot_seconds() - asked_at, self._turns[source].has_more
-        self._agenda.get(source, count, asked=asked, took_seconds=took, has_more=has_more)
+        took, more_in = boot_seconds() - asked_at, self._turns[source].more_in_seconds
+        self._agenda.get(source, count, asked=asked, took_seconds=took, more_in_seconds=more_in)
 
     def _hand_out(self, source: Source, leases: list[Lease], asked_at: float) -> None:
         self._agenda.hold(source, leases)

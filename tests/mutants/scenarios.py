@@ -18,7 +18,7 @@ from pgqueue.protocol.completing import complete_first
 from pgqueue.protocol.deciding import keep_evidence
 from pgqueue.protocol.effects import Call, open_effect
 from pgqueue.protocol.inserting import NewJob, Spent, insert_in_window, insert_once, insert_unique
-from pgqueue.protocol.marks import as_params
+from pgqueue.protocol.marks import as_param, as_params
 from pgqueue.protocol.operating import AuditRow
 from pgqueue.protocol.registering import declare_limits
 from pgqueue.protocol.settling import EndingKind
@@ -43,6 +43,7 @@ from tests.factories import (
 from tests.statements.doing import (
     OTHER_WORKER,
     WORKER,
+    claim_behind,
     claim_ids,
     claim_picked,
     claimant,
@@ -51,6 +52,7 @@ from tests.statements.doing import (
     ending,
     fresh,
     lock,
+    mark_of,
     pick,
     renew_one,
 )
@@ -174,6 +176,68 @@ def claim_goes_on_behind_its_marks(sessions):
         params = {**claimant(tasks=tasks, queues=(claimed[0].queue,)).params(), "limit": limit, "from_lowest": False}
         rows = sessions.main.execute(load("claim"), params | as_params(marks)).fetchall()
         assert [row[0] for row in rows] == [job.id for job in expected]
+
+
+# the claim of one group
+
+
+def left_behind_the_mark(**shape):
+    def scenario(sessions):
+        """A row beside one that may be claimed from behind the mark."""
+        marked, free = JobFactory(run_at=from_now(-60)), JobFactory(run_at=from_now(-50))
+        left = JobFactory(**{"run_at": from_now(-40), **shape})
+        with untouched(marked, left):
+            assert claim_behind(sessions.main, mark_of(marked)) == [free.id]
+
+    scenario.__name__ = "left_behind_the_mark_" + "_".join(shape)
+    return scenario
+
+
+def a_whole_group_is_left(**shape):
+    def scenario(sessions):
+        QueueFactory(name="frozen", paused=True)
+        LimitFactory(id="queue:bound", max_running=5)
+        LimitFactory(id="task:tests.testapp.tasks.echo", max_running=5)
+        served, left = JobFactory(), JobFactory(**shape)
+        tasks = (TASK, "tests.testapp.tasks.echo")
+        queues = (served.queue, "frozen", "bound", "excluded")
+        for job, expected in ((served, [served.id]), (left, [])):
+            group, _ = mark_of(job)
+            with untouched(left):
+                claimed = claim_behind(
+                    sessions.main, (group, (0.0, 0)), tasks=tasks, queues=queues, excluded=("excluded",)
+                )
+                assert claimed == expected
+
+    scenario.__name__ = "a_whole_group_is_left_" + "_".join(shape)
+    return scenario
+
+
+def claim_behind_a_mark_passes_over_a_lock(sessions):
+    held, free = JobFactory(), JobFactory()
+    group, _ = mark_of(held)
+    with sessions.other.transaction():
+        lock(sessions.other, held)
+        assert at_once(sessions, claim_behind, (group, (0.0, 0))) == [free.id]
+
+
+def left_when_it_changed_before_the_lock_behind_a_mark(change):
+    def scenario(sessions):
+        """The claim is stopped where it reads the rows: after its snapshot, and before it locks any."""
+        changed, free = JobFactory(run_at=from_now(-50)), JobFactory(run_at=from_now(-40))
+        stop = "AND job.task = %(mark_task)s::text"
+        text = load("claim_behind").replace(stop, f"{stop} AND pg_advisory_xact_lock_shared(7) IS NOT NULL", 1)
+        group, _ = mark_of(changed)
+        params = {**claimant().params(), "limit": 5, **as_param(group, (1.0, 0))}
+        with sessions.other.transaction():
+            sessions.other.execute("SELECT pg_advisory_xact_lock(7)")
+            claimed = sessions.in_background(sessions.main.execute, text, params)
+            sessions.wait_until_blocking(sessions.other)
+            sessions.other.execute(f"UPDATE pgqueue_job SET {change} WHERE id = %s", [changed.id])
+        assert [row[0] for row in claimed.result().fetchall()] == [free.id]
+
+    scenario.__name__ = f"left_when_it_changed_before_the_lock_behind_a_mark_{change.split()[0]}"
+    return scenario
 
 
 # the laned claim

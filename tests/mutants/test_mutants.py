@@ -95,9 +95,12 @@ def test_every_guard_of_a_header_has_a_mutant(name):
     assert re.sub(r"[\s,;:.]", "", left) == "", f"no mutant of {name}.sql covers {left!r}"
 
 
+IN_ITS_SNAPSHOT = (
+    " in the snapshot of this statement, so that a pause or a limit holds for every claim begun after its commit"
+)
 EXPLAINED = {
-    "claim": " in the snapshot of this statement, so that a pause or a limit holds for every claim begun after its"
-    " commit",
+    "claim": IN_ITS_SNAPSHOT,
+    "claim_behind": IN_ITS_SNAPSHOT,
     "claim_picked": ", or bounds nothing",
     "renew": " (a row that is being settled is not lost: it is asked again)",
 }

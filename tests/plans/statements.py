@@ -1,7 +1,7 @@
 """Each statement with parameters as a worker or an operator sends them, on the rows of `filling`."""
 
 from pgqueue.protocol.claiming import Claimant
-from pgqueue.protocol.marks import as_params
+from pgqueue.protocol.marks import as_param, as_params
 from tests.plans.filling import BATCH, TASK, WORKER, explain, undone
 from tests.statements.doing import NEW_ROUND
 
@@ -47,6 +47,7 @@ def statements(connection):
             True,
         ),
         "claim of marked groups": ({**CLAIMANT, "limit": BATCH, "from_lowest": False, **MARKED}, True),
+        "claim_behind": ({**CLAIMANT, "limit": BATCH, **as_param(("q1", 0, TASK), (0.0, 0))}, True),
         "pick_laned": ({**CLAIMANT, **NEW_ROUND, "limit": BATCH, "lane": 1}, True),
         "pick_bound of lane 2": ({**CLAIMANT, **NEW_ROUND, "limit": 1, "lane": 2}, True),
         "claim_picked": ({**CLAIMANT, "ids": laned, "locked": []}, True),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgqueue.protocol.marks import as_params
+from pgqueue.protocol.marks import as_param, as_params
 from tests.plans.filling import ADD_IN_FRONT, ADD_LIVE, GONE, IN_FRONT, LIVE, TASK, schema
 from tests.plans.statements import measure
 
@@ -70,5 +70,7 @@ def test_rows_that_were_claimed_and_are_not_vacuumed_cost_a_claim_behind_its_mar
         live.execute("UPDATE pgqueue_job SET state = 'succeeded', finished_at = now() WHERE queue = 'drained'")
         whole = measure(live, name)
         behind = measure(live, name, as_params({("drained", 50, TASK): (epoch, id)}))
+        alone = measure(live, "claim_behind", as_param(("drained", 50, TASK), (epoch, id)))
     assert whole.blocks > without.blocks + IN_FRONT // 100, "the rows cost nothing without marks: nothing was tested"
     assert behind.blocks <= without.blocks + 100, behind.text
+    assert alone.blocks <= 100, alone.text

@@ -63,7 +63,7 @@ def pays_nothing_for_finished_rows(name, plan, before):
 
 def locks_in_order_and_nothing_in_vain(name, plan, before):
     """No sort above the claim's lock, so that it locks one row after the other and stops at its limit."""
-    if not name.startswith("claim of"):
+    if not name.startswith(("claim of", "claim_behind")):
         return
     locks = [node for node in plan.nodes if node.kind == "LockRows"]
     assert locks

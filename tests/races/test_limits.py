@@ -73,7 +73,7 @@ def test_a_session_between_lock_and_commit_keeps_the_others_out_and_nobody_waits
         JobFactory(**shape, priority=9)
         # Session 2 tries the lock of the limit, does not get it, and neither waits nor claims; it will ask again.
         assert guarded(second_connection, shape, limit=4, turn=turn) == []
-        assert turn.has_more
+        assert turn.more_in_seconds is not None
     assert len(guarded(second_connection, shape, limit=4, turn=turn)) == 1
     assert guarded(queue_connection, shape, limit=4) == []
     assert Job.objects.filter(state=State.RUNNING).count() == 2

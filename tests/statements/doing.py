@@ -5,6 +5,7 @@ from __future__ import annotations
 from pgqueue.failures import Description, FailureClass
 from pgqueue.protocol.claiming import Claimant, claim
 from pgqueue.protocol.leasing import renew
+from pgqueue.protocol.marks import as_param
 from pgqueue.protocol.settling import Ending, EndingKind, Failure, settle
 from pgqueue.sql import load
 from pgqueue.states import Lane
@@ -32,6 +33,17 @@ def claimant(**changes):
 
 def claim_ids(connection, *, lane=Lane.PLAIN, limit=10, turn=None, **changes):
     return [lease.id for lease in claim(connection, claimant(**changes), lane=lane, limit=limit, turn=turn)]
+
+
+def claim_behind(connection, mark, *, limit=10, **changes):
+    """Return the ids that a claim of one group gets from behind its mark, a group and its mark."""
+    params = {**claimant(**changes).params(), "limit": limit, **as_param(*mark)}
+    return [row[0] for row in connection.execute(load("claim_behind"), params).fetchall()]
+
+
+def mark_of(job):
+    """Return the job's group and the mark that a claim of it leaves there."""
+    return (job.queue, job.priority, job.task), (job.run_at.timestamp(), job.id)
 
 
 def pick(connection, *, limit=10, lane=Lane.LANED, **changes):

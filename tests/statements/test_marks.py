@@ -5,11 +5,11 @@ import random
 import pytest
 
 from pgqueue.protocol.claiming import Turn, claim
-from pgqueue.protocol.marks import MOST_GROUPS, REST_AT_MOST_SECONDS, REST_RATIO, Marks, as_params
+from pgqueue.protocol.marks import FIRST, MOST_GROUPS, REST_AT_MOST_SECONDS, REST_RATIO, Marks, as_params
 from pgqueue.sql import load
 from pgqueue.states import Lane
 from tests.factories import TASK, JobFactory, LimitFactory, QueueFactory, from_now
-from tests.statements.doing import claim_ids, claimant
+from tests.statements.doing import claim_behind, claim_ids, claimant, mark_of
 
 OTHER_TASK = "tests.testapp.tasks.multiply"
 BOTH = (TASK, OTHER_TASK)
@@ -24,15 +24,16 @@ class Clock:
         return self.now
 
 
-def mark_of(job):
-    return (job.queue, job.priority, job.task), (job.run_at.timestamp(), job.id)
-
-
 def claim_marked(session, *jobs, limit=10, **changes):
-    """Return the ids that a claim gets with marks behind these jobs."""
+    """Return the ids that a claim gets with marks behind these jobs. With one mark both statements get the same."""
     params = {"limit": limit, "from_lowest": False, **as_params(dict(map(mark_of, jobs)))}
-    rows = session.execute(load("claim"), {**claimant(tasks=BOTH, **changes).params(), **params}).fetchall()
-    return [row[0] for row in rows]
+    changes = {"tasks": BOTH, **changes}
+    with session.transaction(force_rollback=len(jobs) == 1):
+        rows = session.execute(load("claim"), {**claimant(**changes).params(), **params}).fetchall()
+    ids = [row[0] for row in rows]
+    if len(jobs) == 1:
+        assert claim_behind(session, mark_of(jobs[0]), limit=limit, **changes) == ids
+    return ids
 
 
 @quick
@@ -102,15 +103,16 @@ def test_what_comes_to_lie_behind_a_mark_is_found_by_the_next_whole_claim(sessio
     clock = Clock()
     turn = Turn(marks=Marks(clock=clock))
     first = JobFactory()
-    turn.marks.params()
+    turn.marks.choose()
     clock.now += 1.0
     turn.marks.answered()
     turn.marks.know([])
     turn.marks.note(claim(session, claimant(), lane=Lane.PLAIN, limit=1))
     late = JobFactory(run_at=from_now(-3600))
-    assert (claim_ids(session, turn=turn), turn.has_more) == ([], True)
+    assert (claim_ids(session, turn=turn), turn.more_in_seconds) == ([], 0.05)
     clock.now += REST_AT_MOST_SECONDS
-    assert (claim_ids(session, turn=turn), turn.has_more) == ([late.id], False)
+    assert (claim_ids(session, turn=turn), turn.more_in_seconds) == ([], 0.0)
+    assert (claim_ids(session, turn=turn), turn.more_in_seconds) == ([late.id], None)
     assert first.id != late.id
 
 
@@ -119,52 +121,68 @@ def lease(queue="q", priority=0, task=TASK, run_epoch=1.0, id=1):
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.01, 0.01 * REST_RATIO), (3.0, REST_AT_MOST_SECONDS)])
-def test_a_whole_claim_is_due_again_after_a_multiple_of_what_it_took(took, pause):
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_whole_claim_is_due_again_after_a_multiple_of_what_it_took(took, pause, groups):
+    clock = Clock()
+    marks = Marks(clock=clock)
+    known = {(f"q{number}", 0, TASK): FIRST for number in range(groups)}
+    marks.choose()
+    clock.now += took
+    marks.answered()
+    marks.know(known)
+    clock.now += pause * 0.99
+    assert (marks.choose(), marks.whole_in_seconds()) == (known, pytest.approx(pause * 0.01))
+    marks.answered()
+    clock.now += pause * 0.02
+    if groups == 1:
+        assert (marks.choose(), marks.whole_in_seconds()) == (known, 0.0), "one behind the only mark goes first"
+        marks.answered()
+    assert marks.choose() == {}
+
+
+def test_behind_an_only_mark_a_claim_goes_first_each_time_a_whole_one_is_due():
     clock = Clock()
     marks = Marks(clock=clock)
     marks.know([("q", 0, TASK)])
-    marks.note([lease()])
-    assert marks.params() == as_params({})
-    clock.now += took
-    marks.answered()
-    clock.now += pause * 0.99
-    assert marks.params() == as_params({("q", 0, TASK): (1.0, 1)})
-    marks.answered()
-    clock.now += pause * 0.02
-    assert marks.params() == as_params({})
+    for _ in range(3):
+        clock.now += REST_AT_MOST_SECONDS
+        assert marks.choose() == {("q", 0, TASK): FIRST}
+        marks.answered()
+        assert marks.choose() == {}
+        clock.now += 1.0
+        marks.answered()
 
 
 def test_a_mark_never_goes_back():
     clock = Clock()
     marks = Marks(clock=clock)
-    marks.params()
+    marks.choose()
     clock.now += 1
     marks.answered()
     marks.know([])
     marks.note([lease(run_epoch=5.0, id=7), lease(run_epoch=6.0, id=3), lease(queue="other")])
     marks.note([lease(run_epoch=4.0, id=9)])
-    assert marks.params() == as_params({("other", 0, TASK): (1.0, 1), ("q", 0, TASK): (6.0, 3)})
+    assert marks.choose() == {("other", 0, TASK): (1.0, 1), ("q", 0, TASK): (6.0, 3)}
 
 
 def test_what_a_look_saw_is_known_and_of_the_others_those_claimed_from_last():
     clock = Clock()
     marks = Marks(clock=clock)
-    marks.params()
+    marks.choose()
     clock.now += 1
     marks.answered()
     marks.note([lease(queue="kept")])
-    assert marks.params() == as_params({}), "before a look a claim must be whole"
+    assert marks.choose() == {}, "before a look a claim must be whole"
     marks.know([])
     for number in range(MOST_GROUPS + 5):
         marks.note([lease(queue="kept"), lease(queue=f"q{number}")])
-    assert marks.params() == as_params({}), "with too many groups a claim must be whole"
+    assert marks.choose() == {}, "with too many groups a claim must be whole"
     clock.now += 1
     marks.answered()
     marks.know([("seen", 1, TASK), ("kept", 0, TASK)])
-    params = marks.params()
-    assert len(params["mark_queues"]) == MOST_GROUPS
-    assert params["mark_queues"][-2:] == ["seen", "kept"]
-    assert params["mark_ids"].endswith(",0,1}")
-    assert "q0" not in params["mark_queues"]
+    chosen = marks.choose()
+    assert len(chosen) == MOST_GROUPS
+    assert list(chosen.items())[-2:] == [(("seen", 1, TASK), FIRST), (("kept", 0, TASK), (1.0, 1))]
+    assert ("q0", 0, TASK) not in chosen
     marks.know([(f"q{number}", 0, TASK) for number in range(MOST_GROUPS + 1)])
-    assert marks.params() == as_params({})
+    assert marks.choose() == {}
