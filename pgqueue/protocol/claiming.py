@@ -23,7 +23,7 @@ WALK_STEPS = 16
 WHOLE_TURN = 1_000
 """Jobs in a turn that no weight exceeds: the tenant has had it."""
 MOMENT_SECONDS = 0.05
-"""Pause before a source is asked again that may have more than a claim of it found."""
+"""Longest pause before a source is asked again that may have more than a claim of it found."""
 MOST_PLACES = 1_000
 """Tenants of which a process remembers where a walk over their keys broke off."""
 
@@ -103,9 +103,11 @@ class Turn:
     def count(self, claimed: int, *, wanted: int) -> None:
         """Note how many jobs a claim of the plain lane got."""
         self.claims += bool(claimed)
-        self.marks.answered()
-        may_have_missed = self.marks.are_used and claimed < wanted
-        self.more_in_seconds = min(MOMENT_SECONDS, self.marks.whole_in_seconds()) if may_have_missed else None
+        is_short = claimed < wanted
+        self.marks.answered(is_short=is_short)
+        self.more_in_seconds = None
+        if is_short and self.marks.are_used:
+            self.more_in_seconds = 0.0 if self.marks.goes_first else MOMENT_SECONDS
 
     def pass_on(self, leases: Sequence[Lease], *, wanted: int, broken_off: Sequence[str]) -> None:
         """Let the tenants after those served be next; where nobody was left to serve, those after the walk's end."""
@@ -179,11 +181,12 @@ def send_plain(
 
 def _plain(params: dict[str, Any], turn: Turn) -> tuple[str, dict[str, Any]]:
     """Return the statement of a claim of the plain lane with its parameters."""
-    marks = turn.marks.choose()
-    if len(marks) == 1:
-        ((group, mark),) = marks.items()
-        return load("claim_behind"), params | as_param(group, mark)
-    return load("claim"), params | as_params(marks)
+    marks = turn.marks.choose(wanted=params["limit"])
+    if len(marks) != 1:
+        return load("claim"), params | as_params(marks)
+    ((group, mark),) = marks.items()
+    one = {"limit": 1} if turn.marks.goes_first else {}
+    return load("claim_behind"), params | as_param(group, mark) | one
 
 
 class Haul:

@@ -36,30 +36,38 @@ class Marks:
         self._whole_from = 0.0
         self._sent_at = 0.0
         self._has_looked = False
-        self._was_due = False
+        self._was_short = False
         self.are_used = False
+        self.goes_first = False
+        """Whether the claim is one before the whole one that is due, for a single job."""
 
-    def choose(self) -> Mapping[Group, Mark]:
-        """Return the marks behind which the claim that is about to be sent goes on; none when a whole one is due.
-
-        An only mark goes first, for one claim: that takes less time, and what woke us is mostly behind it.
-        """
+    def choose(self, *, wanted: int) -> Mapping[Group, Mark]:
+        """Return the marks behind which the claim that is about to be sent goes on; none when a whole one is due."""
         self._sent_at = self._clock()
         is_due = self._sent_at >= self._whole_from
         may_be_used = self._has_looked and 0 < len(self._marks) <= MOST_GROUPS
-        self.are_used = may_be_used and (not is_due or (len(self._marks) == 1 and not self._was_due))
-        self._was_due = is_due and self.are_used
+        self.goes_first = may_be_used and is_due and self._may_go_first(wanted)
+        self.are_used = may_be_used and (self.goes_first or not is_due)
         return self._marks if self.are_used else {}
 
-    def answered(self) -> None:
-        """Note that the claim sent last has answered."""
+    def answered(self, *, is_short: bool) -> None:
+        """Note that the claim sent last has answered, and whether with less than was wanted."""
+        self._was_short = is_short
         if not self.are_used:
             now = self._clock()
             self._whole_from = now + rest_seconds(now - self._sent_at)
 
-    def whole_in_seconds(self) -> float:
-        """Return how long it is until a whole claim is due."""
-        return max(0.0, self._whole_from - self._clock())
+    def _may_go_first(self, wanted: int) -> bool:
+        """Say whether one job may be claimed behind the only mark first: that takes less time.
+
+        Only where the claim before left nothing waiting, so that what came since is mostly behind the mark of what was
+        claimed last; and where the whole claim after it has room for whatever should have been before that job.
+        """
+        return wanted > 1 and self._was_short and not self.goes_first and self._is_of_one_group()
+
+    def _is_of_one_group(self) -> bool:
+        """Say whether there is one mark, of a group that something was claimed from: a look sees others' groups too."""
+        return len(self._marks) == 1 and FIRST not in self._marks.values()
 
     def know(self, groups: Iterable[Group]) -> None:
         """Take in the groups that a look has seen: of those claimed from, as many as may be marked stay beside them.

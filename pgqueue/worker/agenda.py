@@ -26,8 +26,8 @@ SLOW_CLAIM_SECONDS = 0.01
 pool, may be a million."""
 
 START_SECONDS = 0.001
-"""How long threads have to begin with what a short claim brought: until the dispatcher sleeps, it keeps the interpreter
-from them. What they end in that time is settled before the look."""
+"""How long threads have to begin with what a short claim brought, before the next one or a look: until the dispatcher
+sleeps, it keeps the interpreter from them. What they end in that time is settled first."""
 
 GUARDED = (Lane.LANED, Lane.BOUND)
 """Lanes of which an ending may free a slot for others."""

@@ -1,4 +1,4 @@
-"""The plain claim: one statement."""
+"""The plain claim. `test_marks.py` has what is different behind a mark."""
 
 import psycopg
 import pytest

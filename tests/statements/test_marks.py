@@ -103,9 +103,9 @@ def test_what_comes_to_lie_behind_a_mark_is_found_by_the_next_whole_claim(sessio
     clock = Clock()
     turn = Turn(marks=Marks(clock=clock))
     first = JobFactory()
-    turn.marks.choose()
+    turn.marks.choose(wanted=1)
     clock.now += 1.0
-    turn.marks.answered()
+    turn.marks.answered(is_short=False)
     turn.marks.know([])
     turn.marks.note(claim(session, claimant(), lane=Lane.PLAIN, limit=1))
     late = JobFactory(run_at=from_now(-3600))
@@ -121,68 +121,123 @@ def lease(queue="q", priority=0, task=TASK, run_epoch=1.0, id=1):
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.01, 0.01 * REST_RATIO), (3.0, REST_AT_MOST_SECONDS)])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_a_whole_claim_is_due_again_after_a_multiple_of_what_it_took(took, pause, groups):
-    clock = Clock()
-    marks = Marks(clock=clock)
-    known = {(f"q{number}", 0, TASK): FIRST for number in range(groups)}
-    marks.choose()
-    clock.now += took
-    marks.answered()
-    marks.know(known)
-    clock.now += pause * 0.99
-    assert (marks.choose(), marks.whole_in_seconds()) == (known, pytest.approx(pause * 0.01))
-    marks.answered()
-    clock.now += pause * 0.02
-    if groups == 1:
-        assert (marks.choose(), marks.whole_in_seconds()) == (known, 0.0), "one behind the only mark goes first"
-        marks.answered()
-    assert marks.choose() == {}
-
-
-def test_behind_an_only_mark_a_claim_goes_first_each_time_a_whole_one_is_due():
+def test_a_whole_claim_is_due_again_after_a_multiple_of_what_it_took(took, pause):
     clock = Clock()
     marks = Marks(clock=clock)
     marks.know([("q", 0, TASK)])
+    marks.note([lease()])
+    assert marks.choose(wanted=1) == {}
+    clock.now += took
+    marks.answered(is_short=False)
+    clock.now += pause * 0.99
+    assert marks.choose(wanted=1) == {("q", 0, TASK): (1.0, 1)}
+    marks.answered(is_short=False)
+    clock.now += pause * 0.02
+    assert marks.choose(wanted=1) == {}
+
+
+GROUP = ("q", 0, TASK)
+
+
+def chosen_when_due(*, groups=(GROUP,), claimed_from=(GROUP,), was_short=True, wanted=10):
+    """Return marks that have chosen for a claim when a whole one was due."""
+    clock = Clock()
+    marks = Marks(clock=clock)
+    marks.know(groups)
+    marks.note([lease(queue) for queue, _, _ in claimed_from])
+    marks.choose(wanted=wanted)
+    marks.answered(is_short=was_short)
+    clock.now += REST_AT_MOST_SECONDS
+    marks.choose(wanted=wanted)
+    return marks
+
+
+def test_on_an_idle_queue_a_claim_behind_the_only_mark_goes_before_each_whole_one():
+    marks = chosen_when_due()
     for _ in range(3):
+        assert (marks.are_used, marks.goes_first) == (True, True)
+        marks.answered(is_short=True)
+        assert marks.choose(wanted=10) == {}
+        assert (marks.are_used, marks.goes_first) == (False, False)
+        marks.answered(is_short=True)
+        assert marks.choose(wanted=10) == {GROUP: (1.0, 1)}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"was_short": False},
+        {"wanted": 1},
+        {"groups": [GROUP, ("other", 0, TASK)], "claimed_from": [GROUP, ("other", 0, TASK)]},
+        {"claimed_from": []},
+    ],
+    ids=["a backlog", "no room after it", "two groups", "a group of others"],
+)
+def test_a_whole_claim_goes_at_once_when_it_is_due(case):
+    assert not chosen_when_due(**case).are_used
+
+
+def idle_turn(session, **changes):
+    """Return the turn of a claim that has emptied the queue, a whole one due again, and its clock."""
+    clock = Clock()
+    turn = Turn(marks=Marks(clock=clock))
+    JobFactory()
+    turn.marks.know([])
+    assert len(claim_ids(session, turn=turn, **changes)) == 1
+    clock.now += REST_AT_MOST_SECONDS
+    return turn, clock
+
+
+@quick
+def test_before_the_whole_claim_one_job_alone_is_taken(session):
+    turn, _ = idle_turn(session)
+    urgent, late = JobFactory(priority=10), JobFactory(run_at=from_now(-3600))
+    new = [JobFactory() for _ in range(2)]
+    assert (claim_ids(session, turn=turn, limit=4), turn.more_in_seconds) == ([new[0].id], 0.0)
+    assert claim_ids(session, turn=turn, limit=3) == [urgent.id, late.id, new[1].id]
+
+
+@quick
+def test_over_a_backlog_what_is_hidden_is_not_passed_over_when_a_whole_claim_is_due(session):
+    turn, clock = idle_turn(session, limit=1)
+    waiting = [JobFactory() for _ in range(3)]
+    for expected in waiting[:2]:
+        assert claim_ids(session, turn=turn, limit=1) == [expected.id]
         clock.now += REST_AT_MOST_SECONDS
-        assert marks.choose() == {("q", 0, TASK): FIRST}
-        marks.answered()
-        assert marks.choose() == {}
-        clock.now += 1.0
-        marks.answered()
+    late = JobFactory(run_at=from_now(-3600))
+    assert claim_ids(session, turn=turn, limit=2) == [late.id, waiting[2].id]
 
 
 def test_a_mark_never_goes_back():
     clock = Clock()
     marks = Marks(clock=clock)
-    marks.choose()
+    marks.choose(wanted=1)
     clock.now += 1
-    marks.answered()
+    marks.answered(is_short=False)
     marks.know([])
     marks.note([lease(run_epoch=5.0, id=7), lease(run_epoch=6.0, id=3), lease(queue="other")])
     marks.note([lease(run_epoch=4.0, id=9)])
-    assert marks.choose() == {("other", 0, TASK): (1.0, 1), ("q", 0, TASK): (6.0, 3)}
+    assert marks.choose(wanted=1) == {("other", 0, TASK): (1.0, 1), ("q", 0, TASK): (6.0, 3)}
 
 
 def test_what_a_look_saw_is_known_and_of_the_others_those_claimed_from_last():
     clock = Clock()
     marks = Marks(clock=clock)
-    marks.choose()
+    marks.choose(wanted=1)
     clock.now += 1
-    marks.answered()
+    marks.answered(is_short=False)
     marks.note([lease(queue="kept")])
-    assert marks.choose() == {}, "before a look a claim must be whole"
+    assert marks.choose(wanted=1) == {}, "before a look a claim must be whole"
     marks.know([])
     for number in range(MOST_GROUPS + 5):
         marks.note([lease(queue="kept"), lease(queue=f"q{number}")])
-    assert marks.choose() == {}, "with too many groups a claim must be whole"
+    assert marks.choose(wanted=1) == {}, "with too many groups a claim must be whole"
     clock.now += 1
-    marks.answered()
+    marks.answered(is_short=False)
     marks.know([("seen", 1, TASK), ("kept", 0, TASK)])
-    chosen = marks.choose()
+    chosen = marks.choose(wanted=1)
     assert len(chosen) == MOST_GROUPS
     assert list(chosen.items())[-2:] == [(("seen", 1, TASK), FIRST), (("kept", 0, TASK), (1.0, 1))]
     assert ("q0", 0, TASK) not in chosen
     marks.know([(f"q{number}", 0, TASK) for number in range(MOST_GROUPS + 1)])
-    assert marks.choose() == {}
+    assert marks.choose(wanted=1) == {}
