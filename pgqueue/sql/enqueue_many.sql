@@ -1,6 +1,6 @@
 -- Enqueue many jobs in one statement.
 -- Transition: none -> pending. Runs in the caller's transaction.
--- Writes: the jobs, in the order of the arrays; payloads where there are some.
+-- Writes: the jobs; payloads where there are some.
 -- What all jobs have in common comes once, and its array is null: a thousand jobs of one task need none but arguments.
 -- The sequence's name is read in a sub-select, once: looked up for every row it would take as long as the insert.
 -- Returns: id, in the order of the arrays.
@@ -48,7 +48,6 @@ jobs AS (
         id, 0, 1, statement_timestamp(), run_at, max_run_seconds, parent_id, priority, lane, 0, max_attempts, 0, 0,
         'pending', queue, task, recovery, 'not_called', tenant, shard_key, resource, blocks_key, on_dead
     FROM given
-    ORDER BY place
 ),
 payloads AS (
     INSERT INTO pgqueue_jobpayload (job_id, args, kwargs)
