@@ -83,6 +83,19 @@ def test_the_other_claims_make_the_claims_moves(name):
     assert moves_in_header(name) == moves_of("claim")
 
 
+def claimed_by(name):
+    """Return what a claim writes, and what it returns of each lease; the rest of it chooses the rows."""
+    return re.search(
+        r"claimed AS \(\s+(UPDATE.*?)FROM candidates.*?\)\s+(SELECT.*)ORDER BY", STATEMENTS[name], re.S
+    ).groups()
+
+
+def test_every_claim_grants_the_same_lease():
+    writes, returns = claimed_by("claim")
+    assert claimed_by("claim_behind") == (writes, returns)
+    assert claimed_by("claim_picked")[0] == writes
+
+
 @pytest.mark.parametrize("name", sorted(ENQUEUEING))
 def test_a_job_is_born_pending(name):
     assert "none -> pending" in clause_of(name, "Transition")

@@ -135,19 +135,24 @@ def claim_of_several_passes_over_a_lock(sessions):
 CLAIMS_PASS_OVER_A_LOCK = (claim_passes_over_a_lock, claim_of_several_passes_over_a_lock)
 
 
+def claimed_though_it_changed(sessions, job, change, *, statement, stop, params):
+    """Return what a claim gets that is stopped where it reads the rows: after its snapshot, and before it locks any."""
+    text = load(statement).replace(stop, f"{stop} AND pg_advisory_xact_lock_shared(7) IS NOT NULL")
+    with sessions.other.transaction():
+        sessions.other.execute("SELECT pg_advisory_xact_lock(7)")
+        claimed = sessions.in_background(sessions.main.execute, text, params)
+        sessions.wait_until_blocking(sessions.other)
+        sessions.other.execute(f"UPDATE pgqueue_job SET {change} WHERE id = %s", [job.id])
+    return [row[0] for row in claimed.result().fetchall()]
+
+
 def left_when_it_changed_before_the_lock(change):
     def scenario(sessions):
-        """The claim is stopped where it reads the rows: after its snapshot, and before it locks any."""
         changed, free = JobFactory(), JobFactory(task=OTHER_TASK)
-        stop = "AND job.priority * -1 = level.priority * -1"
-        text = load("claim").replace(stop, f"{stop} AND pg_advisory_xact_lock_shared(7) IS NOT NULL")
         params = {**claimant(tasks=(TASK, OTHER_TASK)).params(), "limit": 5, "from_lowest": False, **as_params({})}
-        with sessions.other.transaction():
-            sessions.other.execute("SELECT pg_advisory_xact_lock(7)")
-            claimed = sessions.in_background(sessions.main.execute, text, params)
-            sessions.wait_until_blocking(sessions.other)
-            sessions.other.execute(f"UPDATE pgqueue_job SET {change} WHERE id = %s", [changed.id])
-        assert [row[0] for row in claimed.result().fetchall()] == [free.id]
+        stop = "AND job.priority * -1 = level.priority * -1"
+        claimed = claimed_though_it_changed(sessions, changed, change, statement="claim", stop=stop, params=params)
+        assert claimed == [free.id]
 
     scenario.__name__ = f"left_when_it_changed_before_the_lock_{change.split()[0]}"
     return scenario
@@ -223,18 +228,14 @@ def claim_behind_a_mark_passes_over_a_lock(sessions):
 
 def left_when_it_changed_before_the_lock_behind_a_mark(change):
     def scenario(sessions):
-        """The claim is stopped where it reads the rows: after its snapshot, and before it locks any."""
         changed, free = JobFactory(run_at=from_now(-50)), JobFactory(run_at=from_now(-40))
-        stop = "AND job.task = %(mark_task)s::text"
-        text = load("claim_behind").replace(stop, f"{stop} AND pg_advisory_xact_lock_shared(7) IS NOT NULL", 1)
         group, _ = mark_of(changed)
         params = {**claimant().params(), "limit": 5, **as_param(group, (1.0, 0))}
-        with sessions.other.transaction():
-            sessions.other.execute("SELECT pg_advisory_xact_lock(7)")
-            claimed = sessions.in_background(sessions.main.execute, text, params)
-            sessions.wait_until_blocking(sessions.other)
-            sessions.other.execute(f"UPDATE pgqueue_job SET {change} WHERE id = %s", [changed.id])
-        assert [row[0] for row in claimed.result().fetchall()] == [free.id]
+        stop = "AND job.task = %(mark_task)s::text"
+        claimed = claimed_though_it_changed(
+            sessions, changed, change, statement="claim_behind", stop=stop, params=params
+        )
+        assert claimed == [free.id]
 
     scenario.__name__ = f"left_when_it_changed_before_the_lock_behind_a_mark_{change.split()[0]}"
     return scenario

@@ -177,6 +177,23 @@ def test_a_whole_claim_goes_at_once_when_it_is_due(case):
     assert not chosen_when_due(**case).are_used
 
 
+def test_before_a_look_none_goes_first():
+    marks = Marks(clock=Clock())
+    marks.choose(wanted=10)
+    marks.answered(is_short=True)
+    marks.note([lease()])
+    assert (marks.choose(wanted=10), marks.goes_first) == ({}, False)
+
+
+@quick
+def test_while_no_whole_claim_is_due_all_that_is_wanted_is_claimed_from_behind_the_mark(session):
+    turn, clock = idle_turn(session)
+    clock.now = 0.0  # Before the instant from which on a whole claim is due.
+    new = [JobFactory() for _ in range(2)]
+    assert (claim_ids(session, turn=turn, limit=2), turn.more_in_seconds) == ([job.id for job in new], None)
+    assert turn.marks.are_used
+
+
 def idle_turn(session, **changes):
     """Return the turn of a claim that has emptied the queue, a whole one due again, and its clock."""
     clock = Clock()
