@@ -10,6 +10,7 @@ from ..protocol.claiming import MOMENT_SECONDS, Horizon, Lease
 from ..protocol.marks import rest_seconds
 from ..protocol.settling import Ending, EndingKind
 from ..states import Lane
+from .isolation import Isolation
 from .pace import Pace, Pool
 
 BUSY_LOOK_SECONDS = 1.0
@@ -19,8 +20,6 @@ SHORTEST_NAP_SECONDS = 0.05
 HOARD_SECONDS = 2.0
 """Leases that no thread has begun are given back when nothing has moved for so long: others may be idle."""
 
-PATIENCE_SECONDS = 10.0
-"""How long claims pause at first for a job that is to run alone."""
 SLOW_CLAIM_SECONDS = 0.01
 """A claim for one pool that took so long and found too little rests: the rows that it read in vain, those of the other
 pool, may be a million."""
@@ -69,10 +68,7 @@ class Agenda:
         self._unsaid_until = 0.0
         self._moved_at = 0.0
         self._laned_first = False
-        self._alone: int | None = None
-        self._alone_not_before = 0.0
-        self._waiting_since: float | None = None
-        self._patience_seconds = PATIENCE_SECONDS
+        self._isolation = Isolation(clock=clock)
 
     # -- what happened -------------------------------------------------------------------------------------
 
@@ -122,7 +118,10 @@ class Agenda:
         if self._left is not None:
             self._left -= count
         if source is ALONE:
-            self._get_alone(count)
+            if not count:
+                # Another worker was faster, or nobody here may run it: then it would be so again.
+                self._due.discard(ALONE)
+                self._isolation.give_way()
         elif count < asked and more_in_seconds is not None:
             self._resting_until[source] = self._clock() + max(START_SECONDS, more_in_seconds)
         elif count < asked:
@@ -135,7 +134,7 @@ class Agenda:
     def hold(self, source: Source, leases: Sequence[Lease]) -> None:
         """Leases that a claim answered with are read, and about to be handed out."""
         if leases and source.pool is None:
-            self._alone = leases[0].id
+            self._isolation.start(leases[0].id)
         elif leases and source.pool is not None:
             size = sum(len(lease.args or "") + len(lease.kwargs or "") for lease in leases)
             self._paces[source.pool].note_bytes(size, jobs=len(leases))
@@ -145,9 +144,7 @@ class Agenda:
         for lease, ending in ended:
             if ending.kind is not EndingKind.RELEASE:
                 self._paces[pool_of(lease)].note(ending.run_seconds + ending.settle_seconds)
-            if ending.id == self._alone:
-                self._alone = None
-                self._alone_not_before = self._clock() + ending.run_seconds
+            self._isolation.end(ending.id, run_seconds=ending.run_seconds)
             if ending.kind is EndingKind.RETRY:
                 self._look_within(ending.delay_seconds)
             elif lease.lane in GUARDED:
@@ -174,7 +171,7 @@ class Agenda:
         """Return what to claim from, in turn plain and guarded lanes first.
 
         A job that has lost a lease waits until nothing is held, and is then held alone. After it, other work
-        gets as much time as it took; so it does after a wait that was in vain.
+        gets as much time as it took, and after a wait in vain many times as much.
         """
         self._laned_first = not self._laned_first
         self._weigh_the_wait(sum(held.values()))
@@ -201,7 +198,7 @@ class Agenda:
             return 0.0
         waits = [until for source, until in self._resting_until.items() if source in self._due]
         if ALONE in self._due:
-            waits.append(self._alone_not_before)
+            waits.append(self._isolation.not_before)
         look_at = max(self._look_at, self._look_not_before)
         until = min([look_at, *(until for until in waits if until > self._clock())])
         pause = max(0.0, until - self._clock())
@@ -215,32 +212,14 @@ class Agenda:
         """Say whether the last look, still fresh, found nothing due."""
         return not self._due and self._clock() < self._look_at
 
-    def _get_alone(self, count: int) -> None:
-        if count:
-            self._patience_seconds = PATIENCE_SECONDS
-        else:
-            # Another worker was faster, or nobody here may run it: then it would be so again.
-            self._due.discard(ALONE)
-            self._give_way(times=4)
-
     def _weigh_the_wait(self, held: int) -> None:
-        """Wait for an empty process only so long, and the next time twice as long: a job may run for hours."""
-        if self._alone is not None or not self._alone_is_next():
-            self._waiting_since = None
-        elif self._waiting_since is None:
-            self._waiting_since = self._clock()
-        elif held and self._clock() - self._waiting_since >= self._patience_seconds:
-            self._patience_seconds *= 2
-            self._give_way(times=1)
-
-    def _give_way(self, *, times: int) -> None:
-        """Let other work have so many times what the wait took."""
-        if self._waiting_since is not None:
-            self._alone_not_before = self._clock() + times * (self._clock() - self._waiting_since)
-            self._waiting_since = None
+        if self._alone_is_next() and not self._isolation.is_running:
+            self._isolation.wait(held=held)
+        else:
+            self._isolation.give_way()
 
     def _open(self, held: Counts) -> tuple[Source, ...]:
-        if self._alone is not None:
+        if self._isolation.is_running:
             return ()
         if self._alone_is_next():
             return () if sum(held.values()) else (ALONE,)
@@ -256,7 +235,7 @@ class Agenda:
 
     def _alone_is_next(self) -> bool:
         others_wait = any(source != ALONE for source in self._due)
-        return ALONE in self._due and (not others_wait or self._clock() >= self._alone_not_before)
+        return ALONE in self._due and self._isolation.is_next(others_wait=others_wait)
 
     def _end_naps(self, sources: Iterable[Source]) -> None:
         """Claim again at once, but from a source that rests for long, since a claim of it takes long."""

@@ -106,6 +106,25 @@ def test_a_long_job_does_not_keep_the_others_waiting_for_one_that_runs_alone(
     assert worker.drain() == 0
 
 
+def test_jobs_that_end_their_process_do_not_starve_the_others(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """Each process begins with other work: what the one before it owed to others has died with it."""
+    poison = enqueue_many(fault_tasks.exit_at_once.bind(str(journal), f"poison-{n}") for n in range(15))
+    make_lost(database, poison)
+    healthy = enqueue_many(fault_tasks.pass_by.bind(str(journal), f"healthy-{n}") for n in range(20))
+
+    starts = 0
+    worker: WorkerProcess | None = None
+    while len(journal.starts()) < len(healthy):
+        if worker is None or not worker.is_alive():
+            starts += 1
+            worker = workers.start("--concurrency", "2", settings=SETTINGS)
+        time.sleep(0.02)
+    print(f"{starts} starts, {len(journal.events('poison'))} of the others had run")
+    assert starts <= 3
+
+
 def make_lost(database: Database, ids: list[int]) -> None:
     """Do what a takeover does to jobs that lost a lease."""
     database.rows(

@@ -166,6 +166,12 @@ def kill_the_worker(directory: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@task
+def exit_at_once(directory: str, name: str) -> None:
+    note(directory, "poison", name)
+    os._exit(3)
+
+
 @task(max_attempts=1)
 def raise_wicked(name: str) -> None:
     raise WICKED[name]("on purpose")
