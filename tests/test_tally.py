@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from pgqueue import enqueue_many
 from pgqueue.models import MinuteStat
 from pgqueue.worker import tally as tallies
 from pgqueue.worker.tally import Tally, bucket
-from tests.factories import MinuteStatFactory, from_now
 from tests.inline import work
 from tests.testapp.contract_tasks import double
 
@@ -43,31 +43,20 @@ def begun(session: Any) -> Any:
     return session
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def counted(tally: Tally, *, outcome: str = "succeeded", error: str = "", runs: float = 0.5) -> None:
-    kind = tally._kind("default", "shop.charge", outcome, error)
+    kind = tallies._kind(tally._kinds, ("default", "shop.charge", outcome, error))
     tallies._count(kind, 0.001, runs)
 
 
-def test_figures_are_written_now_and_then_and_add_up(begun: Any) -> None:
-    clock = Clock()
-    tally = Tally(clock=clock)
+def test_figures_that_are_written_add_up(begun: Any) -> None:
+    tally = Tally()
     counted(tally)
-    tally.flush(begun)
-    assert not MinuteStat.objects.exists()
-    clock.now = 10.0
     tally.flush(begun)
     counted(tally, runs=4.0)
     counted(tally, outcome="dead", error="shop.CardDeclined")
-    clock.now = 20.0
     tally.flush(begun)
-    tally.flush(begun, at_once=True)
+    tally.flush(begun)
+    assert not tally.has_news()
     rows = {row.outcome: row for row in MinuteStat.objects.all()}
     assert (rows["succeeded"].jobs, rows["dead"].jobs) == (2, 1)
     assert rows["succeeded"].waits == [2]
@@ -79,26 +68,25 @@ def test_histograms_of_another_length_add_up_too(begun: Any) -> None:
     for runs in (4.0, 0.001, 0.5):
         tally = Tally()
         counted(tally, runs=runs)
-        tally.flush(begun, at_once=True)
+        tally.flush(begun)
     row = MinuteStat.objects.get()
     assert (row.jobs, row.runs) == (3, [1] + [0] * 8 + [1, 0, 0, 1])
 
 
-def test_what_cannot_be_written_is_kept(queue_connection: Any) -> None:
-    tally = Tally()
-    counted(tally)
+def test_what_cannot_be_written_is_kept_and_added_to_what_comes(begun: Any, queue_connection: Any) -> None:
     queue_connection.close()
-    tally.flush(queue_connection, at_once=True)
-    assert tally._kinds
-
-
-def test_old_figures_are_forgotten(begun: Any) -> None:
-    MinuteStatFactory(minute=from_now(-9 * 86_400), task="old")
-    MinuteStatFactory(minute=from_now(-7 * 86_400), task="young")
     tally = Tally()
-    counted(tally)
-    tally.flush(begun, at_once=True)
-    assert sorted(MinuteStat.objects.values_list("task", flat=True)) == ["shop.charge", "young"]
+    for runs in (4.0, 0.001):
+        counted(tally, runs=runs)
+        with pytest.raises(psycopg.OperationalError):
+            tally.flush(queue_connection)
+    assert tally.outcomes() == {"succeeded": 2}
+    counted(tally, runs=0.5)
+    tally.flush(begun)
+    row = MinuteStat.objects.get()
+    assert (row.jobs, row.waits, row.runs) == (3, [3], [1] + [0] * 8 + [1, 0, 0, 1])
+    assert tally.outcomes() == {"succeeded": 3}
+    assert not tally.has_news()
 
 
 def test_too_many_kinds_are_told_apart_by_less(monkeypatch: pytest.MonkeyPatch) -> None:

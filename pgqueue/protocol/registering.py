@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,8 @@ def register(
     queues: Sequence[str] | None,
     excluded: Sequence[str],
     tasks: Sequence[str],
-    retention_seconds: float,
 ) -> int:
-    """Write down a started process and return its id; forget those silent for `retention_seconds`."""
+    """Write down a started process and return its id. Nothing else is done here: whatever fails, no worker starts."""
     params = {
         "host": host,
         "pid": pid,
@@ -39,25 +38,9 @@ def register(
         "tasks": json.dumps(sorted(tasks)),
     }
     with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
-        connection.execute(load("prune_workers"), {"retention_seconds": retention_seconds})
-        connection.execute(load("prune_windows"), {"retention_seconds": retention_seconds})
         row = connection.execute(load("register_worker"), params).fetchone()
     assert row is not None
     return int(row[0])
-
-
-def declare_limits(connection: psycopg.Connection[Any], limits: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write down the limits of the settings. What an operator changed stays as it is.
-
-    `limits` maps a kind and a name, as in `tenant:acme`, to some of `max_running`, `rate_per_second`, `burst` (by
-    default 1 where there is a rate) and `weight`.
-    """
-    with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
-        connection.execute(load("forget_limits"), {"ids": sorted(limits)})
-        for id, bounds in sorted(limits.items()):
-            burst = {"burst": 1} if "rate_per_second" in bounds else {}
-            params = {**dict.fromkeys(conf.BOUNDS), "weight": 1, **burst, **bounds, "id": id}
-            connection.execute(load("declare_limit"), params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +63,3 @@ def read_beat(sent: psycopg.Cursor[Any]) -> Heard:
     """Return what was told in answer. Nothing is asked of a process whose row is gone."""
     row = sent.fetchone()
     return Heard() if row is None else Heard(*row)
-
-
-def name_queue(connection: psycopg.Connection[Any], name: str) -> None:
-    """Give a queue its row, so that operators see it in the list."""
-    with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
-        connection.execute(load("ensure_queue"), {"id": name})

@@ -1,4 +1,4 @@
-"""Write and forget the figures by the minute, on a worker's own connection."""
+"""Write the figures by the minute, on a worker's own connection."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ RETENTION_SECONDS = 8 * 86_400.0
 """The longest chart shows a week."""
 
 
-def add_minute_stats(connection: psycopg.Connection[Any], stats: Sequence[dict[str, Any]], *, prune: bool) -> None:
+def add_minute_stats(connection: psycopg.Connection[Any], stats: Sequence[dict[str, Any]]) -> None:
     """Add figures to those of this minute: queue, task, outcome, error, jobs, and the histograms waits and runs."""
     with transaction(connection, timeout_seconds=conf.current().heartbeat_timeout_seconds):
         connection.execute(load("add_minute_stats"), {"stats": json.dumps(list(stats))})
-        if prune:
-            connection.execute(load("prune_minute_stats"), {"retention_seconds": RETENTION_SECONDS})

@@ -60,8 +60,10 @@ class Dispatcher:
         holdings: Holdings,
         pools: Pools,
         inbox: Inbox,
+        tally: Tally,
         is_listening: Callable[[], bool],
         on_drain: Callable[[], None],
+        on_new_queues: Callable[[frozenset[str]], None],
     ) -> None:
         settings = conf.current()
         self._options = options
@@ -85,7 +87,7 @@ class Dispatcher:
         self._connection: psycopg.Connection[Any] | None = None
         self._failures = 0
         self._endings: list[Ending] = []
-        self.aftermath = Aftermath(Tally(), submit=self._submit, alias=options.alias)
+        self.aftermath = Aftermath(tally, submit=self._submit, alias=options.alias)
         self._lookout = Lookout(
             claimant=claimant,
             agenda=self._agenda,
@@ -94,6 +96,7 @@ class Dispatcher:
             poll_seconds=options.poll_seconds,
             is_listening=is_listening,
             find_unheard=self._give_back_unheard,
+            on_new_queues=on_new_queues,
         )
         self._answers = Answers(forget=self._forget, hand_out=self._hand_out, on_unread=self._lookout.doubt)
         self._has_lost_one = False
@@ -117,8 +120,6 @@ class Dispatcher:
                 self.aftermath.catch_up()
             if self._is_done():
                 break
-        if self._connection is not None:
-            self.aftermath.flush(self._connection, at_once=True)
         self._close()
 
     def _read(self, mail: Mail) -> None:
@@ -159,7 +160,6 @@ class Dispatcher:
         if self._agenda.hoards(self._pools.waiting()):
             self._give_back()
             self._agenda.give_back()
-        self.aftermath.flush(connection)
         if self._agenda.wants_look():
             self._step(connection, ())
             self._lookout.look(connection)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import psycopg
 
 from .. import registry, signalling
 from ..protocol.claiming import Lease
@@ -71,10 +68,6 @@ class Aftermath:
         notice = notice_of_losses(taken, alias=self._alias)
         if notice is not None:
             self._submit([notice])
-
-    def flush(self, connection: psycopg.Connection[Any], *, at_once: bool = False) -> None:
-        """Write what was counted, if it is time."""
-        self._tally.flush(connection, at_once=at_once)
 
     def outcomes(self) -> Mapping[str, int]:
         """Return how many attempts ended in each state."""

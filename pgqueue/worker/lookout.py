@@ -13,7 +13,6 @@ from .. import conf
 from ..holding import boot_seconds
 from ..protocol.claiming import Claimant, Turn, look
 from ..protocol.listening import wake
-from ..protocol.registering import name_queue
 from ..states import Lane
 from ..takeover import take_over_expired
 from .agenda import Agenda, Source
@@ -36,6 +35,7 @@ class Lookout:
         poll_seconds: float,
         is_listening: Callable[[], bool],
         find_unheard: Callable[[psycopg.Connection[Any]], None],
+        on_new_queues: Callable[[frozenset[str]], None],
     ) -> None:
         self._claimant = claimant
         self._agenda = agenda
@@ -44,6 +44,7 @@ class Lookout:
         self._longest_seconds = poll_seconds
         self._is_listening = is_listening
         self._find_unheard = find_unheard
+        self._on_new_queues = on_new_queues
         self._doubt_until = 0.0
         self._named: set[str] = set()
 
@@ -69,9 +70,9 @@ class Lookout:
         self._agenda.see(horizon, poll_seconds=self.poll_seconds(), took_seconds=took)
         for turn in self._turns.values():
             turn.marks.know(horizon.groups)
-        for name in horizon.queues - self._named:
-            name_queue(connection, name)
-        self._named |= horizon.queues
+        if new := horizon.queues - self._named:
+            self._named |= new
+            self._on_new_queues(new)
         if horizon.next_expiry_seconds is not None and horizon.next_expiry_seconds <= 0:
             self._take_over(connection)
 

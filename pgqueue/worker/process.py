@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -15,7 +16,8 @@ from ..holding import Holdings
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
 from ..protocol.lending import lender
-from ..protocol.registering import Heard, declare_limits, register
+from ..protocol.registering import Heard, register
+from ..protocol.upkeep import declare_limits
 from ..version import __version__
 from .bulk_runner import BulkRunner
 from .dispatcher import Dispatcher
@@ -29,9 +31,15 @@ from .pools import Pools
 from .prober import Prober
 from .recycling import MemoryWatch
 from .signals import stop_signals
+from .tally import Tally
+from .upkeep import Upkeep
 from .watch import Watch
 
 logger = logging.getLogger(__name__)
+
+Limits = Mapping[str, Mapping[str, Any]]
+DECLARING_SECONDS = 3.0
+"""Time for declaring limits at the start, once one of them had to be waited for in vain."""
 
 
 def run_worker(options: Options, inbox: Inbox | None = None, *, supervised: bool = False) -> int:
@@ -49,7 +57,7 @@ def run_worker(options: Options, inbox: Inbox | None = None, *, supervised: bool
 
 def _run(options: Options, inbox: Inbox) -> int:
     settings = conf.current()
-    claimant = _register(options)
+    claimant, undeclared = _register(options)
     holdings = Holdings(options.lease_seconds)
     pools = _pools(options, claimant, inbox)
     runner = BulkRunner()
@@ -65,36 +73,54 @@ def _run(options: Options, inbox: Inbox) -> int:
         heartbeat.draining = True
         memory.stop()
 
+    tally = Tally()
+    upkeep = _upkeep(options, claimant, tally, undeclared)
     dispatcher = Dispatcher(
         options=options,
         claimant=claimant,
         holdings=holdings,
         pools=pools,
         inbox=inbox,
+        tally=tally,
         is_listening=lambda: listener is not None and listener.is_listening,
         on_drain=on_drain,
+        on_new_queues=upkeep.add_queues,
     )
     prober = Prober(alias=options.alias, worker_id=claimant.worker_id, tasks=registry.probed())
-    for part in (pools, prober, runner, heartbeat, memory):
+    for part in (pools, prober, runner, heartbeat, memory, upkeep):
         part.start()
     if listener is not None:
         listener.start()
-    logger.info("worker.started worker=%d pid=%d tasks=%d", claimant.worker_id, os.getpid(), len(claimant.tasks))
-    if not claimant.tasks:
-        modules = ", ".join(settings.task_modules)
-        logger.warning("worker.no_tasks modules=%s hint=%r", modules, "is the app in INSTALLED_APPS?")
+    _log_start(claimant)
     try:
         dispatcher.run()
     finally:
         if listener is not None:
             listener.stop()
-        for ending in (memory.stop, prober.stop, runner.stop, heartbeat.stop, pools.stop, lender.close):
+        for ending in (memory.stop, prober.stop, runner.stop, heartbeat.stop, pools.stop, upkeep.stop, lender.close):
             ending()
     outcomes = " ".join(f"{state}={jobs}" for state, jobs in sorted(dispatcher.aftermath.outcomes().items()))
     logger.info("worker.stopped worker=%d %s", claimant.worker_id, outcomes or "ended=0")
     if stuck := pools.stuck():
         leave(stuck, alias=options.alias, worker_id=claimant.worker_id)
     return _status(dispatcher, memory)
+
+
+def _log_start(claimant: Claimant) -> None:
+    logger.info("worker.started worker=%d pid=%d tasks=%d", claimant.worker_id, os.getpid(), len(claimant.tasks))
+    if not claimant.tasks:
+        modules = ", ".join(conf.current().task_modules)
+        logger.warning("worker.no_tasks modules=%s hint=%r", modules, "is the app in INSTALLED_APPS?")
+
+
+def _upkeep(options: Options, claimant: Claimant, tally: Tally, undeclared: Limits | None) -> Upkeep:
+    return Upkeep(
+        alias=options.alias,
+        worker_id=claimant.worker_id,
+        tally=tally,
+        limits=undeclared,
+        retention_seconds=conf.current().worker_retention_seconds,
+    )
 
 
 def _heartbeat(options: Options, claimant: Claimant, holdings: Holdings, inbox: Inbox, runner: BulkRunner) -> Heartbeat:
@@ -134,7 +160,8 @@ def _pools(options: Options, claimant: Claimant, inbox: Inbox) -> Pools:
     )
 
 
-def _register(options: Options) -> Claimant:
+def _register(options: Options) -> tuple[Claimant, Limits | None]:
+    """Return who claims, and the limits of the settings if they could not be declared."""
     tasks = registry.names()
     connection: psycopg.Connection[Any]
     with connect(options.alias, role="worker") as connection:
@@ -148,13 +175,23 @@ def _register(options: Options) -> Claimant:
             queues=options.queues,
             excluded=options.excluded,
             tasks=tasks,
-            retention_seconds=conf.current().worker_retention_seconds,
         )
-        declare_limits(connection, conf.current().limits)
-    return Claimant(
+        undeclared = _declare(connection, conf.current().limits)
+    claimant = Claimant(
         worker_id=worker_id,
         tasks=tasks,
         lease_seconds=options.lease_seconds,
         queues=options.queues,
         excluded=options.excluded,
     )
+    return claimant, undeclared
+
+
+def _declare(connection: psycopg.Connection[Any], limits: Limits) -> Limits | None:
+    """Declare the limits before the first claim, if nobody holds them for long; return them where it failed."""
+    try:
+        declare_limits(connection, limits, most_seconds=DECLARING_SECONDS)
+    except psycopg.Error as error:
+        logger.warning("limits.undeclared error=%s sqlstate=%s", type(error).__name__, error.sqlstate or "-")
+        return limits
+    return None

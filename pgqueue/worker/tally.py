@@ -1,10 +1,11 @@
-"""What this process ended, counted in memory and added to the minute's figures now and then."""
+"""What this process ended, counted in memory until it is added to the minute's figures."""
 
 from __future__ import annotations
 
-import time
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import psycopg
@@ -14,12 +15,9 @@ from ..protocol.settling import Ending, Written
 from ..protocol.taking_over import Taken
 from ..protocol.tallying import add_minute_stats
 
-FLUSH_SECONDS = 10.0
-PRUNE_EVERY = 360
-"""Flushes between two looks for what is too old: an hour's."""
 MOST_BUCKETS = 32
 MOST_KINDS = 1_000
-"""More kinds of endings than these within ten seconds are not told apart."""
+"""More kinds of endings than these between two writes are not told apart by their errors."""
 
 
 def bucket(seconds: float) -> int:
@@ -27,18 +25,28 @@ def bucket(seconds: float) -> int:
     return 0 if seconds < 0.002 else min((int(seconds * 1000) - 1).bit_length(), MOST_BUCKETS - 1)
 
 
-class Tally:
-    """Counts endings. Figures are for people: a lost process takes at most ten seconds of them with it."""
+Kinds = dict[tuple[str, str, str, str], dict[str, Any]]
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._kinds: dict[tuple[str, str, str, str], dict[str, Any]] = {}
-        self._flush_at = clock() + FLUSH_SECONDS
-        self._flushes = 0
-        self._flushed: Counter[str] = Counter()
+
+class Tally:
+    """Counts endings on one thread, which a second thread writes: a claim must not wait for a table of figures.
+
+    Figures are for people. A lost process takes with it what was not written yet.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: Kinds = {}
+        self._unwritten: Kinds = {}
+        """Of the second thread: what it took, and could not write yet."""
+        self._taken: Counter[str] = Counter()
 
     def note(self, ended: Sequence[tuple[Lease, Ending]], written: Mapping[int, Written]) -> None:
         """Count endings that were written, given by job id."""
+        with self._lock:
+            self._note(ended, written)
+
+    def _note(self, ended: Sequence[tuple[Lease, Ending]], written: Mapping[int, Written]) -> None:
         # Hundreds have the same instant, and hundreds in a row are of one kind.
         at, epoch, latest, kind = None, 0.0, None, None
         for lease, ending in ended:
@@ -49,44 +57,57 @@ class Tally:
             told = (lease.queue, lease.task, one.state, ending.failure)
             if kind is None or told != latest:
                 error = "" if ending.failure is None else ending.failure.description.class_path
-                latest, kind = told, self._kind(lease.queue, lease.task, one.state.value, error)
+                latest, kind = told, _kind(self._kinds, (lease.queue, lease.task, one.state.value, error))
             _count(kind, epoch - lease.run_epoch - ending.run_seconds, ending.run_seconds)
 
     def note_taken(self, taken: Sequence[Taken]) -> None:
         """Count jobs taken over; how long they ran nobody knows."""
-        for one in taken:
-            self._kind(one.job.queue, one.job.task, str(one.verdict.target), "")["jobs"] += 1
+        with self._lock:
+            for one in taken:
+                _kind(self._kinds, (one.job.queue, one.job.task, str(one.verdict.target), ""))["jobs"] += 1
 
-    def flush(self, connection: psycopg.Connection[Any], *, at_once: bool = False) -> None:
-        """Write what was counted, if it is time. What cannot be written is kept for the next time."""
-        if not self._kinds or (self._clock() < self._flush_at and not at_once):
-            return
-        self._flush_at = self._clock() + FLUSH_SECONDS
-        try:
-            add_minute_stats(connection, list(self._kinds.values()), prune=self._flushes % PRUNE_EVERY == 0)
-        except psycopg.Error:
-            return
-        self._flushes += 1
-        self._flushed = self.outcomes()
-        self._kinds.clear()
+    def has_news(self) -> bool:
+        """Return whether anything was counted that is not written yet."""
+        return bool(self._kinds or self._unwritten)
+
+    def flush(self, connection: psycopg.Connection[Any]) -> None:
+        """Write what was counted. Raise `psycopg.Error` when it cannot be written: it is kept for the next time."""
+        with self._lock:
+            kinds, self._kinds = self._kinds, {}
+            self._taken.update(_outcomes(kinds))
+        for key, kind in kinds.items():
+            _add_up(_kind(self._unwritten, key), kind)
+        if self._unwritten:
+            add_minute_stats(connection, list(self._unwritten.values()))
+            self._unwritten = {}
 
     def outcomes(self) -> Counter[str]:
         """Return how many attempts ended in each state since the start of this process."""
-        outcomes = self._flushed.copy()
-        for kind in self._kinds.values():
-            outcomes[kind["outcome"]] += kind["jobs"]
-        return outcomes
+        with self._lock:
+            return self._taken + _outcomes(self._kinds)
 
-    def _kind(self, queue: str, task: str, outcome: str, error: str) -> dict[str, Any]:
-        kind = self._kinds.get((queue, task, outcome, error))
-        if kind is None and len(self._kinds) >= MOST_KINDS:
-            error = ""
-            kind = self._kinds.get((queue, task, outcome, error))
-        if kind is None:
-            kind = {"queue": queue, "task": task, "outcome": outcome, "error": error}
-            kind |= {"jobs": 0, "waits": [], "runs": []}
-            self._kinds[queue, task, outcome, error] = kind
-        return kind
+
+def _outcomes(kinds: Kinds) -> Counter[str]:
+    outcomes: Counter[str] = Counter()
+    for kind in kinds.values():
+        outcomes[kind["outcome"]] += kind["jobs"]
+    return outcomes
+
+
+def _kind(kinds: Kinds, key: tuple[str, str, str, str]) -> dict[str, Any]:
+    if key not in kinds and len(kinds) >= MOST_KINDS:
+        key = (*key[:3], "")
+    if (kind := kinds.get(key)) is None:
+        kind = dict(zip(("queue", "task", "outcome", "error"), key, strict=True), jobs=0, waits=[], runs=[])
+        kinds[key] = kind
+    return kind
+
+
+def _add_up(total: dict[str, Any], more: Mapping[str, Any]) -> None:
+    total["jobs"] += more["jobs"]
+    for name in ("waits", "runs"):
+        counted = zip_longest(total[name], more[name], fillvalue=0)
+        total[name] = [kept + added for kept, added in counted]
 
 
 def _count(kind: dict[str, Any], waited: float, ran: float) -> None:

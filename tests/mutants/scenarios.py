@@ -20,8 +20,8 @@ from pgqueue.protocol.effects import Call, open_effect
 from pgqueue.protocol.inserting import NewJob, Spent, insert_in_window, insert_once, insert_unique
 from pgqueue.protocol.marks import as_param, as_params
 from pgqueue.protocol.operating import AuditRow
-from pgqueue.protocol.registering import declare_limits
 from pgqueue.protocol.settling import EndingKind
+from pgqueue.protocol.upkeep import declare_limits
 from pgqueue.sql import load
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
 from pgqueue.takeover import take_over_expired
@@ -35,8 +35,10 @@ from tests.factories import (
     EffectFactory,
     JobFactory,
     LimitFactory,
+    MinuteStatFactory,
     ProbeFactory,
     QueueFactory,
+    WindowFactory,
     WorkerFactory,
     from_now,
 )
@@ -401,16 +403,20 @@ def pick_looks_past_a_key_with_a_recovered_job(sessions):
 
 
 def what_an_operator_set_is_not_declared_anew(sessions):
+    """By the statements themselves: limits that an operator has changed are not even sent to be declared."""
     mine, gone = LimitFactory(id="tenant:acme", max_running=7), LimitFactory(id="tenant:other", max_running=7)
+    params = {"id": "tenant:acme", "max_running": 1, "rate_per_second": None, "burst": None, "weight": 1}
     with untouched(mine, gone):
-        declare_limits(sessions.main, {"tenant:acme": {"max_running": 1}})
+        sessions.main.execute(load("declare_limit"), params)
+        sessions.main.execute(load("forget_limits"), {"ids": ["tenant:acme"]})
 
 
 def what_is_declared_is_kept(sessions):
     """The tokens too: a restart of a worker fills no bucket."""
     LimitFactory(id="tenant:acme", version=0, fresh=True, tokens=1.0)
+    LimitFactory(id="tenant:other", version=0)  # Something is forgotten.
     declare_limits(sessions.main, {"tenant:acme": {"rate_per_second": 0.001, "burst": 3}})
-    assert Limit.objects.get().tokens == 1.0
+    assert dict(Limit.objects.values_list("id", "tokens")) == {"tenant:acme": 1.0}
 
 
 # heartbeat
@@ -1012,3 +1018,41 @@ def pruning_passes_over_a_lock(sessions):
         assert at_once(sessions, prune_all)[2] == 1
     assert [job.pk for job in Job.objects.all()] == [held.pk]
     assert free.pk != held.pk
+
+
+OLD = {
+    "prune_workers": (WorkerFactory, "heartbeat_at"),
+    "prune_windows": (WindowFactory, "ends_at"),
+    "prune_minute_stats": (MinuteStatFactory, "minute"),
+}
+
+
+def prune_old_rows(statement):
+    def run(connection):
+        return connection.execute(load(statement), {"after_id": 0, "limit": 10, "retention_seconds": 3600.0}).fetchone()
+
+    return run
+
+
+def young_rows_are_left(statement):
+    def scenario(sessions):
+        factory, column = OLD[statement]
+        row = factory(**{column: from_now(-60)})
+        with untouched(row):
+            prune_old_rows(statement)(sessions.main)
+
+    scenario.__name__ = f"young_rows_are_left_by_{statement}"
+    return scenario
+
+
+def held_rows_are_passed_over(statement):
+    def scenario(sessions):
+        factory, column = OLD[statement]
+        held, _ = factory(**{column: from_now(-7200)}), factory(**{column: from_now(-7260)})
+        with sessions.other.transaction():
+            sessions.other.execute(f"SELECT FROM {held._meta.db_table} WHERE id = %s FOR UPDATE", [held.pk])
+            assert at_once(sessions, prune_old_rows(statement))[2] == 1
+        assert [row.pk for row in type(held).objects.all()] == [held.pk]
+
+    scenario.__name__ = f"held_rows_are_passed_over_by_{statement}"
+    return scenario

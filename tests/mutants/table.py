@@ -1000,6 +1000,33 @@ PRUNING = [
         cut("FOR UPDATE SKIP LOCKED", "FOR UPDATE"),
         s.pruning_passes_over_a_lock,
     ),
+    *(
+        Mutant(
+            statement,
+            guard,
+            cut(f"AND {column} <", f"AND {column} IS NOT NULL OR {column} <"),
+            s.young_rows_are_left(statement),
+        )
+        for statement, guard, column in (
+            ("prune_workers", "silent for long", "worker.heartbeat_at"),
+            ("prune_windows", "ended long ago", "spent.ends_at"),
+        )
+    ),
+    Mutant(
+        "prune_minute_stats",
+        "too old",
+        cut("WHERE stat.minute <", "WHERE stat.minute IS NOT NULL OR stat.minute <"),
+        s.young_rows_are_left("prune_minute_stats"),
+    ),
+    *(
+        Mutant(
+            statement,
+            "a row that somebody holds is passed over",
+            cut("FOR UPDATE SKIP LOCKED", "FOR UPDATE"),
+            s.held_rows_are_passed_over(statement),
+        )
+        for statement in ("prune_workers", "prune_windows", "prune_minute_stats")
+    ),
 ]
 
 MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *PRUNING]
@@ -1025,5 +1052,11 @@ RACING = {
 def needs_two_sessions(mutant):
     name = mutant.scenario.__name__
     return mutant.scenario in RACING or name.startswith(
-        ("ending_passes_over_a_lock", "verb_decides_under_the_lock", "pick_needs_the_lock", "left_when_it_changed")
+        (
+            "ending_passes_over_a_lock",
+            "verb_decides_under_the_lock",
+            "pick_needs_the_lock",
+            "left_when_it_changed",
+            "held_rows_are_passed_over",
+        )
     )

@@ -39,7 +39,7 @@ def test_one_session_notices_a_missing_guard(mutant, session):
 def forget(connection):
     connection.execute(
         "TRUNCATE pgqueue_job, pgqueue_attempt, pgqueue_operatoraction, pgqueue_queue, pgqueue_limit, "
-        "pgqueue_approvalrequest, pgqueue_worker"
+        "pgqueue_approvalrequest, pgqueue_worker, pgqueue_window, pgqueue_minutestat"
     )
 
 

@@ -60,7 +60,6 @@ def worker_id(queue_connection: Connection) -> int:
         queues=None,
         excluded=(),
         tasks=(),
-        retention_seconds=60,
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from pgqueue.models import Job, Limit
 from pgqueue.protocol.claiming import Turn
-from pgqueue.protocol.registering import declare_limits
+from pgqueue.protocol.upkeep import declare_limits
 from pgqueue.states import Lane, State
 from pgqueue.takeover import take_over_expired
 from tests.factories import TASK, JobFactory, LimitFactory, from_now

@@ -8,6 +8,7 @@ import pytest
 from pgqueue.models import Attempt, Worker
 from pgqueue.protocol.registering import register, send_beat
 from pgqueue.protocol.taking_over import Verdict, list_expired, take_over
+from pgqueue.protocol.upkeep import prune_old
 from pgqueue.states import Lane, Recovery, Stage, State
 from pgqueue.takeover import take_over_expired
 from tests.factories import JobFactory, WorkerFactory, from_now
@@ -126,7 +127,6 @@ def register_one(connection, **changes):
         "queues": None,
         "excluded": [],
         "tasks": ["t"],
-        "retention_seconds": 3600.0,
     }
     return register(connection, **{**facts, **changes})
 
@@ -147,6 +147,7 @@ def test_a_second_process_of_the_same_name_keeps_no_job_of_the_first_alive(sessi
 def test_silent_workers_are_forgotten_and_live_ones_kept(session):
     silent = WorkerFactory(heartbeat_at=from_now(-7200))
     alive = register_one(session)
+    prune_old(session, "prune_workers", after_id=0, retention_seconds=3600.0)
     assert set(Worker.objects.values_list("id", flat=True)) == {alive}
     send_beat(session, worker_id=alive, draining=True, stopped=True)
     row = Worker.objects.get(id=alive)
