@@ -23,6 +23,9 @@ class Settings:
 
     database: str | None = None
     """Alias of the database the queue lives in; None asks the routers where jobs are written."""
+    on_connect: str | None = None
+    """Dotted path of `function(connection, role)`, called with each psycopg connection of the queue's own once it is
+    made: Django's `connection_created` is not sent for these."""
     task_modules: tuple[str, ...] = ("tasks",)
     """Module names looked for in every installed app when a worker starts."""
     lease_seconds: float = 60.0
@@ -132,6 +135,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 ASKABLE = tuple(name for name, verb in VERBS.items() if verb.kind != "request")
 """Verbs that may need a second person: all but those by which one decides."""
+_FUNCTIONS = ("CONSOLE_AUTHORIZE", "ON_CONNECT")
 BOUNDS = ("max_running", "rate_per_second", "burst", "weight")
 _LARGEST = {"MAX_ATTEMPTS": 32_000, "MAX_LEASE_LOSSES": 32_000}
 
@@ -201,7 +205,7 @@ def _key_problems(key: str, value: Any, *, known: Collection[str]) -> Iterator[P
     elif key == "DATABASE" and value is not None and value not in django_settings.DATABASES:
         known = ", ".join(django_settings.DATABASES)
         yield Problem(key, f"is {value!r}, which is not in DATABASES", f"use one of: {known}")
-    elif key == "CONSOLE_AUTHORIZE" and value is not None and not _is_importable(value):
+    elif key in _FUNCTIONS and value is not None and not _is_importable(value):
         yield Problem(key, f"is {value!r}, which cannot be imported", "give it the dotted path of a function")
     elif key == "LIMITS":
         yield from _limit_problems(value)

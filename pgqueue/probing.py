@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import threading
@@ -89,7 +90,7 @@ def _in_a_thread(ask: Callable[[], Answer]) -> Answer:
         finally:
             connections.close_all()
 
-    thread = threading.Thread(target=run, name="pgqueue-probe-call", daemon=True)
+    thread = threading.Thread(target=contextvars.Context().run, args=(run,), name="pgqueue-probe-call", daemon=True)
     thread.start()
     timeout = conf.current().probe_timeout_seconds
     thread.join(timeout)

@@ -1,10 +1,10 @@
-"""Use Django's own connection for the protocol, inside the transaction that a test has open on it."""
+"""Use Django's own connection for the protocol, inside the transaction that is open on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from django.db import connections
@@ -15,6 +15,8 @@ from psycopg.rows import dict_row
 
 from ..sql import load
 from .cleaning import clean
+from .through_django import DjangoConnection
+from .wrappers import may_be_bypassed
 
 T = TypeVar("T")
 
@@ -22,19 +24,24 @@ T = TypeVar("T")
 def beneath(alias: str) -> psycopg.Connection[Any]:
     """Return the psycopg connection beneath Django's, for one statement in the transaction that is open there.
 
+    Where Django's wrapper must not be bypassed, return what sends statements through its cursor.
     Raise `TransactionManagementError` when that transaction is aborted.
     """
     wrapper = connections[alias]
     wrapper.ensure_connection()
     _refuse_aborted(wrapper)
-    connection: psycopg.Connection[Any] = wrapper.connection
-    return connection
+    return cast(
+        "psycopg.Connection[Any]", wrapper.connection if may_be_bypassed(wrapper) else DjangoConnection(wrapper)
+    )
 
 
 def has_begun(alias: str) -> bool:
-    """Say whether anything was sent in the transaction that Django has announced, or has gone wrong in it."""
+    """Return whether anything was sent in the transaction that Django has announced, or has gone wrong in it.
+
+    Of a wrapper that must not be bypassed nobody can tell: it counts as begun.
+    """
     wrapper = connections[alias]
-    is_whole = wrapper.connection is not None and not wrapper.needs_rollback
+    is_whole = wrapper.connection is not None and not wrapper.needs_rollback and may_be_bypassed(wrapper)
     return not is_whole or wrapper.connection.info.transaction_status != TransactionStatus.IDLE
 
 
@@ -42,6 +49,7 @@ def has_begun(alias: str) -> bool:
 def borrowed(alias: str) -> Iterator[psycopg.Connection[Any]]:
     """Lend the psycopg connection beneath Django's. Whose transaction is open stays as it is.
 
+    Where Django's wrapper must not be bypassed, lend what sends statements through its cursor.
     Raise `TransactionManagementError` when that transaction is aborted.
     """
     connection = beneath(alias)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..sql import load
+from .wrappers import has_plain_sessions
 
 
 class _Noting:
@@ -20,16 +22,45 @@ class _Noting:
 
 def note_use(connection: BaseDatabaseWrapper) -> None:
     """Note from now on whether a connection is used, so that one that was not need not be cleaned."""
-    if connection.vendor == "postgresql" and connection.connection is not None:
+    if has_plain_sessions(type(connection)) and connection.vendor == "postgresql" and connection.connection is not None:
         raw = connection.connection
         raw.cursor_factory = _noting(raw.cursor_factory)
         raw.server_cursor_factory = _noting(raw.server_cursor_factory)
         raw.pgqueue_is_clean = True
+        raw.pgqueue_wrappers = list(connection.execute_wrappers)
 
 
 @cache
 def _noting(cursors: type) -> type:
     return cursors if issubclass(cursors, _Noting) else type(cursors.__name__, (_Noting, cursors), {})
+
+
+def give_back(connection: BaseDatabaseWrapper) -> None:
+    """Leave nothing of a task on a thread's connection.
+
+    What another backend keeps on its wrapper, such as a tenant, is not known here: close it, and have Django make
+    another wrapper when the thread next asks for one. So does a wrapper that a task has left changed.
+    """
+    if not has_plain_sessions(type(connection)) or _is_changed(connection):
+        discard(connection)
+    else:
+        connection.force_debug_cursor = False
+        clean(connection)
+
+
+def _is_changed(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a task left an `execute_wrapper` in force that was not there when the connection was made."""
+    found = getattr(connection.connection, "pgqueue_wrappers", connection.execute_wrappers)
+    return bool(found != connection.execute_wrappers)
+
+
+def discard(connection: BaseDatabaseWrapper) -> None:
+    """Close a thread's connection and forget its wrapper. A pool does not get the session back."""
+    del connections[connection.alias]
+    _forget_transaction(connection)
+    if connection.connection is not None and _is_pooled(connection):
+        connection.connection.close()
+    connection.close()
 
 
 def clean(connection: BaseDatabaseWrapper) -> None:

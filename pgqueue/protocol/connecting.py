@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from django.apps import apps
 from django.db import connections, router
+from django.utils.module_loading import import_string
 from psycopg import sql
 from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import RowFactory, tuple_row
 
 from .. import conf
 from ..sql import load
+from .through_django import DjangoConnection
+
+logger = logging.getLogger(__name__)
 
 _KEEPALIVE = {
     "connect_timeout": 5,
@@ -87,8 +92,8 @@ def connect(
     `role` shows in `application_name`. No answer is waited for longer than `answer_seconds`. Read Committed whatever
     the database's default: the protocol re-reads rows under their lock. Where nothing stands between us and the server
     statements are prepared, which fails behind a transaction pooler; and with `timeout_seconds` each is guarded
-    as `transaction` does it, so that a statement can go by itself.
-    Raise `psycopg.OperationalError` when the server is away.
+    as `transaction` does it, so that a statement can go by itself. `PGQUEUE["ON_CONNECT"]` is called last.
+    Raise `psycopg.OperationalError` when the server is away, or when that function failed.
     """
     options = connections[alias].settings_dict.get("OPTIONS", {})
     params = connections[alias].get_connection_params()
@@ -108,10 +113,26 @@ def connect(
                 connection.guarded_seconds = timeout_seconds
         if options.get("assume_role"):
             connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(options["assume_role"])))
+        _call_hook(connection, role)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _call_hook(connection: BoundedConnection, role: str) -> None:
+    """Let the project prepare the session. What goes wrong there is no job's fault: the caller connects again later."""
+    path = conf.current().on_connect
+    if path is None:
+        return
+    try:
+        import_string(path)(connection, role)
+    except Exception as error:
+        logger.exception("connection.refused role=%s", role)
+        raise psycopg.OperationalError(f"PGQUEUE['ON_CONNECT'] raised {type(error).__name__}") from error
+    if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
+        logger.error("connection.refused role=%s", role)
+        raise psycopg.OperationalError("PGQUEUE['ON_CONNECT'] left a transaction open")
 
 
 def _guard(connection: psycopg.Connection[Any], timeout_seconds: float, *, is_local: bool = True) -> None:
@@ -151,8 +172,12 @@ def numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
     return text.encode(), tuple(numbers)
 
 
-def quick_cursor(connection: psycopg.Connection[Any], *, row_factory: RowFactory[Any] = tuple_row) -> QuickCursor:
+def quick_cursor(
+    connection: psycopg.Connection[Any] | DjangoConnection, *, row_factory: RowFactory[Any] = tuple_row
+) -> QuickCursor:
     """Return a cursor for what is sent often; on a borrowed connection of Django's too."""
+    if isinstance(connection, DjangoConnection):
+        return cast(QuickCursor, connection.cursor(row_factory=row_factory))
     return QuickCursor(connection, row_factory=row_factory)
 
 

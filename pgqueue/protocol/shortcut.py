@@ -1,7 +1,8 @@
 """Send what an enqueue writes past Django and most of the driver, where only the clock can tell.
 
 That is in autocommit, on a connection that lasts, straight to the server, while nobody counts, wraps or logs what
-Django sends: `execute_wrapper`, `assertNumQueries`, debug toolbars and tracers see every enqueue as before.
+Django sends: `execute_wrapper`, `assertNumQueries`, debug toolbars and tracers see every enqueue as before. A wrapper
+of another backend is never bypassed: its cursor may choose the tenant.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from .connecting import is_direct
 from .preparing import IS_POSSIBLE, execute_prepared
+from .wrappers import is_djangos, may_be_bypassed
 
 LASTING = 5
 """Enqueues after which a connection is taken to last: one that is made for a request sends fewer."""
@@ -66,8 +68,7 @@ def _lasts(wrapper: BaseDatabaseWrapper, connection: psycopg.Connection[Any]) ->
 
 
 def _is_watched(wrapper: BaseDatabaseWrapper) -> bool:
-    replaced = "cursor" in vars(wrapper) or hasattr(CursorWrapper.execute, "__wrapped__")
-    return replaced or bool(wrapper.execute_wrappers) or wrapper.queries_logged
+    return wrapper.queries_logged or not may_be_bypassed(wrapper) or not is_djangos(CursorWrapper.execute)
 
 
 def _can_be_passed_by(wrapper: BaseDatabaseWrapper) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from django.db import connections
-
 from .. import bulk
+from .surroundings import clean_up_for_good
 
 logger = logging.getLogger(__name__)
 
@@ -47,4 +46,4 @@ class BulkRunner(threading.Thread):
             except Exception as error:
                 logger.warning("bulk.failed error=%s", type(error).__name__)
             finally:
-                connections.close_all()
+                clean_up_for_good()

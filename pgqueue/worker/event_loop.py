@@ -239,10 +239,13 @@ class EventLoop:
 
 
 class _Threads(ThreadPoolExecutor):
-    """The loop's own threads, where calls from all jobs meet: each in clean surroundings, and known to its run."""
+    """The loop's own threads, where calls from all jobs meet: each in clean surroundings, and known to its run.
+
+    What a call brings no context for gets one of its own.
+    """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future = super().submit(_call_cleanly, partial(fn, *args, **kwargs))
+        future = super().submit(Context().run, _call_cleanly, partial(fn, *args, **kwargs))
         run = _current.get()
         if run is not None:
             run.calls.add(future)

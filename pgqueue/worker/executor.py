@@ -109,13 +109,12 @@ class Executor:
         return (not self._waiting and self.threads - self._sleeping <= but) or but >= self.threads
 
     def _serve(self) -> None:
-        surroundings = contextvars.copy_context()
         while self._tokens.get():
             begin_cleanly()
-            self._work(surroundings)
+            self._work()
         connections.close_all()
 
-    def _work(self, surroundings: contextvars.Context) -> None:
+    def _work(self) -> None:
         """Run what waits until nothing is left, then count as sleeping."""
         while True:
             try:
@@ -129,8 +128,9 @@ class Executor:
                 return
             if len(self._waiting) == self._low:
                 self._on_rest()
-            # Language, time zone and whatever else a task sets in its context is gone with the copy.
-            surroundings.copy().run(self._run, work)
+            # Language, time zone and whatever else a task sets is gone with its context. A copy of the thread's would
+            # share objects in it: a tracker that patches threads keeps its tags in one.
+            contextvars.Context().run(self._run, work)
 
     def _run(self, work: Work) -> None:
         """Run a lease or a notice. Whatever happens, the thread goes on and a lease gets its ending.

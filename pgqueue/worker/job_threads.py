@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import Context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ class JobThread(Executor):
         future: Future[T] = Future()
         self._calls.put((future, partial(fn, *args, **kwargs)))
         if self._service is None:
-            self._service = self._threads.submit(self._serve)
+            self._service = self._threads.submit(Context().run, self._serve)
         return future
 
     async def leave(self) -> None:

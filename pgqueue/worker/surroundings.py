@@ -12,7 +12,8 @@ from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from ..protocol.cleaning import clean, note_use
+from ..protocol.cleaning import give_back, note_use
+from ..protocol.wrappers import some_keep_state
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ connection_created.connect(_note_connection, dispatch_uid="pgqueue.surroundings"
 
 @contextmanager
 def clean_surroundings() -> Iterator[None]:
-    """Begin with usable connections and leave nothing behind: no session state, no transaction, no query log."""
+    """Begin with usable connections and leave nothing behind: no session state, no transaction, no query log.
+
+    Nor does a connection keep what a task set on its wrapper, such as the tenant of another package's backend.
+    """
     begin_cleanly()
     try:
         yield
@@ -52,11 +56,11 @@ def begin_cleanly() -> None:
 
 def clean_up() -> None:
     """Leave nothing on this thread's connections."""
-    if not _traces.connected:
+    if not _traces.connected and not some_keep_state():
         return
     kept = False
     for connection in connections.all(initialized_only=True):
-        _clean_safely(connection)
+        _give_back_safely(connection)
         kept = kept or connection.connection is not None
     _traces.connected = kept
     reset_queries()
@@ -68,9 +72,9 @@ def clean_up_for_good() -> None:
     connections.close_all()
 
 
-def _clean_safely(connection: BaseDatabaseWrapper) -> None:
+def _give_back_safely(connection: BaseDatabaseWrapper) -> None:
     """A connection that cannot even be closed must not cost the job its ending."""
     try:
-        clean(connection)
+        give_back(connection)
     except Exception:
         logger.exception("connection.unclean alias=%s", connection.alias)
