@@ -13,7 +13,8 @@ from .protocol import operating
 from .protocol.operating import AuditRow, Change, Replay
 from .refusals import IdempotencyKeyReusedError
 from .states import WAITING, Outcome, State
-from .verbs import ACTIVE, COMPENSATE, Verb, why_refused
+from .verb_reasons import why_against_evidence, why_refused
+from .verbs import ACTIVE, COMPENSATE, Verb
 
 _EXPLAINED = (Outcome.REFUSED_RUNNING, Outcome.REFUSED_UNKNOWN, Outcome.REFUSED_STATE)
 
@@ -106,6 +107,8 @@ def _before(one: Found) -> Outcome | None:
     if request.needs_approval():
         return Outcome.FORBIDDEN
     if request.verb.name == COMPENSATE and not one.facts.get("compensation"):
+        return _refusal(request, one.facts)
+    if why_against_evidence(request.verb, one.facts, request.params) is not None:
         return _refusal(request, one.facts)
     touched = places(request.verb, one.facts, request.params)
     may = request.actor.may(request.verb) and all(request.actor.may_touch(request.verb, *place) for place in touched)

@@ -17,7 +17,8 @@ from .protocol import approving, freezing, operating
 from .protocol.approving import BULK
 from .protocol.listening import BULK as BULK_CHANNEL
 from .states import Outcome
-from .verbs import APPROVE, VERBS, Verb, why_not_decided, why_stale
+from .verb_reasons import why_not_decided, why_stale
+from .verbs import APPROVE, VERBS, Verb
 
 NUMBERED = ("job", "worker")
 """Kinds whose targets have numbers."""

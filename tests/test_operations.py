@@ -17,7 +17,8 @@ from pgqueue.protocol.operating import LONGEST_TEXT
 from pgqueue.refusals import LimitNameError, ReasonMissingError, UnknownVerbError
 from pgqueue.states import FINAL, TRANSITIONS, By, Lane, Outcome, Recovery, Stage, State
 from pgqueue.verb_params import LONGEST_PAUSE_SECONDS
-from pgqueue.verbs import VERBS, why_not
+from pgqueue.verb_reasons import why_not
+from pgqueue.verbs import VERBS
 from tests.factories import ApprovalRequestFactory, JobFactory, LimitFactory, QueueFactory, WorkerFactory, from_now
 from tests.races.rows import snapshot
 

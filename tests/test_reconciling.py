@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from django.db import connections
 
 from pgqueue.models import Attempt, Effect, Job, JobPayload, OperatorAction
 from pgqueue.operations import Action, Actor, act
+from pgqueue.protocol.connecting import connect
+from pgqueue.protocol.deciding import keep_evidence
 from pgqueue.refusals import IdempotencyKeyReusedError, VerbParamsError
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
 from pgqueue.testing import run_jobs
 from pgqueue.verbs import VERBS
-from tests.factories import EffectFactory, JobFactory, from_now
+from tests.factories import AttemptFactory, EffectFactory, JobFactory, from_now
 from tests.statements.doing import columns
 from tests.testapp import effect_tasks
 from tests.testapp.effect_tasks import Remote, manual
@@ -130,6 +133,83 @@ def test_a_stop_request_ends_with_the_verdict():
     job = unknown_job(stop_requested_at=from_now(-1))
     do("happened", job)
     assert (fresh(job).state, fresh(job).stop_requested_at) == (State.RETRYING, None)
+
+
+# a late answer speaks against a verdict
+
+
+def answered_late(job: Job, *, effect: str = "sms") -> Attempt:
+    attempt = AttemptFactory(job_id=job.pk, outcome="lost", stage="outcome_unknown", error_class=None)
+    keep(job, attempt, effect=effect)
+    job.refresh_from_db()
+    return attempt
+
+
+def keep(job: Job, attempt: Attempt, *, effect: str = "sms") -> None:
+    said = {"effect": effect, "remote_reference": "ch_late", "result": {"id": "ch_late", "card": "4242"}}
+    with connect("default", role="test") as connection:
+        keep_evidence(connection, id=job.pk, fence=attempt.fence, worker_id=attempt.worker_id, evidence=said)
+
+
+@racing
+@pytest.mark.parametrize("verb", ["did_not_happen", "give_up_unknown"])
+def test_a_verdict_against_a_late_answer_is_refused_until_that_is_said(verb):
+    job = unknown_job()
+    answered_late(job)
+    before = columns(job)
+    answer = do(verb, job)
+    assert (answer.outcome, columns(job)) == (Outcome.REFUSED_UNKNOWN, before)
+    assert "ch_late" in answer.why
+    assert "confirm that you have read it" in answer.why
+    told = {**GIVEN[verb], "against_evidence": True}
+    assert do(verb, job, given=told).outcome == Outcome.APPLIED
+    assert OperatorAction.objects.latest("id").params["against_evidence"] is True
+
+
+@racing
+def test_a_late_answer_of_another_effect_does_not_speak_against_a_verdict():
+    job = unknown_job()
+    answered_late(job, effect="mail")
+    assert do("did_not_happen", job).outcome == Outcome.APPLIED
+
+
+@racing
+def test_a_late_answer_bumps_the_version_so_that_who_has_not_seen_it_changes_nothing():
+    job = unknown_job()
+    attempt = AttemptFactory(job_id=job.pk, outcome="lost", stage="outcome_unknown", error_class=None)
+    keep(job, attempt)
+    assert do("happened", job).outcome == Outcome.CHANGED
+    assert fresh(job).version == job.version + 1
+
+
+@racing
+def test_a_late_answer_does_not_wait_for_who_holds_the_job():
+    job = unknown_job()
+    attempt = AttemptFactory(job_id=job.pk, outcome="lost", stage="outcome_unknown", error_class=None)
+    with connect("default", role="test") as other, other.transaction():
+        other.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [job.pk])
+        keep(job, attempt)
+    attempt.refresh_from_db()
+    assert attempt.evidence[0]["remote_reference"] == "ch_late"
+
+
+@racing
+def test_what_is_on_record_of_a_late_answer_holds_no_result():
+    job = unknown_job()
+    answered_late(job)
+    do("happened", job)
+    facts = OperatorAction.objects.latest("id").facts
+    assert facts["late_answers"][0]["remote_reference"] == "ch_late"
+    assert "4242" not in str(facts)
+
+
+def test_a_call_that_did_not_happen_stays_on_record():
+    job = unknown_job()
+    called_at = effect_of(job).called_at
+    do("did_not_happen", job)
+    (call,) = effect_of(job).earlier_calls
+    assert (datetime.fromisoformat(call["called_at"]), call["became"]) == (called_at, "did_not_happen")
+    assert call["fence"] == effect_of(job).fence
 
 
 # a verdict is about one effect

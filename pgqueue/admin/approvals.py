@@ -14,7 +14,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import ApprovalRequest
 from ..operations import Actor
-from ..verbs import APPROVE, VERBS, Verb, bar, why_barred
+from ..verb_reasons import bar, why_barred
+from ..verbs import APPROVE, VERBS, Verb
 from .asking import TARGETS
 from .confirming import Facts
 from .consequences import CONSEQUENCES

@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from ..models import ApprovalRequest, BulkAction, Job, Limit, Queue, Worker
-from ..verbs import why_barred
+from ..verb_reasons import why_barred
 from .base import ReadOnlyAdmin
 from .words import verb_words
 

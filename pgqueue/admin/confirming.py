@@ -17,7 +17,8 @@ from ..models import OperatorAction
 from ..operations import Actor
 from ..protocol.connecting import job_alias
 from ..states import Outcome
-from ..verbs import Verb, why_not
+from ..verb_reasons import why_not
+from ..verbs import Verb
 from .asking import AskedForAdmin
 from .consequences import CONSEQUENCES
 from .inputs import shown_inputs
@@ -71,6 +72,10 @@ class ConfirmPages(AskedForAdmin):
     def is_about(self, verb: Verb, obj: Any) -> bool:
         """Say whether a verb is listed with an object at all, offered or not."""
         return True
+
+    def prefilled(self, request: HttpRequest, verb: Verb, obj: Any) -> dict[str, str]:
+        """Return what a verb's form begins with, by the field's name."""
+        return {}
 
     def effects_in_question(self, verb: Verb, obj: Any) -> list[str]:
         """Return the names of the effects that a verb's verdict can be about."""
@@ -131,9 +136,8 @@ class ConfirmPages(AskedForAdmin):
         }
         if obj is not None:
             context |= self._facts_context(request, verb, target, obj, seen)
-            context["inputs"] = shown_inputs(
-                verb.name, request.POST, self.effects_in_question(verb, obj), problems or {}
-            )
+            effects, prefilled = self.effects_in_question(verb, obj), self.prefilled(request, verb, obj)
+            context["inputs"] = shown_inputs(verb.name, request.POST, effects, problems or {}, prefilled)
             usable = status in USABLE and context["refusal"] is None
             context["token"] = self._token(request, verb, target, obj, seen, context["facts"]) if usable else ""
         request.current_app = self.admin_site.name

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from ..exceptions import LONGEST_NAME
 from ..verb_params import LARGEST_COUNT, LARGEST_PRIORITY, LARGEST_WEIGHT
+from ..verbs import OVERRULE
 
 LONGEST_MINUTES = 366 * 24 * 60
 LARGEST_SPREAD_MINUTES = 24 * 60
@@ -77,7 +78,7 @@ class Input:
     label: Any
     required: bool = False
     kind: str = "text"
-    """text, area: text of several lines, number, or effect: one of those whose outcome is unknown."""
+    """text, area: text of several lines, number, check: a box to tick, or effect: one whose outcome is unknown."""
     smallest: float = 1
     largest: float = LONGEST_MINUTES
     step: str = "1"
@@ -88,6 +89,13 @@ class Input:
 
 _EFFECT = Input("effect", "effect", gettext_lazy("Effect that the verdict is about"), kind="effect")
 _EVIDENCE = Input("evidence", "evidence", gettext_lazy("Evidence: where you saw it"), required=True)
+_OVERRULE = Input(
+    OVERRULE,
+    OVERRULE,
+    gettext_lazy("I have read the late answer above, and overrule it"),
+    kind="check",
+    read=bool,
+)
 _HAPPENED = (
     _EFFECT,
     Input("remote_reference", "remote_reference", gettext_lazy("The other side's reference, as ch_123"), required=True),
@@ -203,7 +211,8 @@ INPUTS: dict[str, tuple[Input, ...]] = {
     "happened": _HAPPENED,
     "happened_finish": _HAPPENED,
     "compensate": _HAPPENED[:-1],
-    "did_not_happen": (_EFFECT, _EVIDENCE),
+    "did_not_happen": (_EFFECT, _EVIDENCE, _OVERRULE),
+    "give_up_unknown": (_OVERRULE,),
     "hand_over": (Input("to", "to", gettext_lazy("Who takes it"), required=True),),
     "snooze": (
         Input(
@@ -251,16 +260,23 @@ def asks_for_effect(verb: str) -> bool:
 
 
 def shown_inputs(
-    verb: str, posted: Mapping[str, Any], effects: list[str], problems: Mapping[str, str]
+    verb: str,
+    posted: Mapping[str, Any],
+    effects: list[str],
+    problems: Mapping[str, str],
+    prefilled: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Return the fields as the page draws them, with what was typed, and what is wrong with it by the field's name."""
+    """Return the fields as the page draws them, with what was typed, and what is wrong with it by the field's name.
+
+    `prefilled` are values to begin with, from late answers. Without any, there is nothing to overrule.
+    """
     return [
         {
             "name": each.name,
             "label": each.label,
             "required": each.required,
             "kind": each.kind,
-            "value": posted.get(each.name, ""),
+            "value": posted.get(each.name, prefilled.get(each.name, "")),
             "longest": each.longest,
             "smallest": each.smallest,
             "largest": each.largest,
@@ -269,5 +285,5 @@ def shown_inputs(
             "problem": problems.get(each.name, ""),
         }
         for each in INPUTS.get(verb, ())
-        if each.kind != "effect" or effects
+        if (each.kind != "effect" or effects) and (each.kind != "check" or prefilled)
     ]

@@ -16,13 +16,14 @@ from ..protocol import surveying
 from ..protocol.connecting import job_alias
 from ..protocol.following import compensation_of
 from ..states import FINAL, WAITING, Stage, State
-from ..verbs import COMPENSATE, Verb
+from ..verbs import COMPENSATE, OVERRULING, Verb
 from .confirming import Facts
 from .exports import ExportedAdmin
 from .filters import QueueFilter, StateFilter
 from .inputs import asks_for_effect
 from .job_columns import JobColumns
 from .keyset import Order
+from .late import LateAnswer, late_answers, prefilled
 from .marks import text_of
 from .search import job_id, understand
 from .timeline import timeline
@@ -194,9 +195,10 @@ class JobAdmin(JobColumns, ExportedAdmin):
         obj: Any = None,
     ) -> HttpResponse:
         """Add what happened to it."""
-        events, older = timeline(obj)
-        context["timeline"] = [self._shown(event) for event in events]
-        context["older"] = older
+        past = timeline(obj)
+        context["timeline"] = [self._shown(event) for event in past.events]
+        context["older"] = past.is_cut
+        context["late_answers"] = [answer.words() for answer in past.late_answers]
         context["standing"] = self.standing(obj)
         context["summary"] = self.summary(obj)
         return super().render_change_form(request, context, add=add, change=change, form_url=form_url, obj=obj)
@@ -264,6 +266,21 @@ class JobAdmin(JobColumns, ExportedAdmin):
         rows = Effect.objects.using(job_alias()).filter(job_id=obj.pk, stage=Stage.OUTCOME_UNKNOWN)
         return list(rows.order_by("id").values_list("name", flat=True))
 
+    def prefilled(self, request: HttpRequest, verb: Verb, obj: Any) -> dict[str, str]:
+        """Return what the latest answer of a lost worker says about the effect that a verdict is about."""
+        effects = self.effects_in_question(verb, obj)
+        if verb.statement != "reconcile" or (asks_for_effect(verb.name) and not effects):
+            return {}
+        answers = [each for each in self._late_answers(obj) if each.effect in effects or (not effects and each.effect)]
+        if not answers:
+            return {}
+        told = prefilled(answers[-1], with_result=request.user.has_perm("pgqueue.view_job_args"))
+        return {**told, "effect": answers[-1].effect or ""} if verb.name not in OVERRULING else {"late": "1"}
+
+    def _late_answers(self, obj: Any) -> list[LateAnswer]:
+        """Return what speaks for or against a verdict; only a job that waits for one needs them."""
+        return late_answers(obj.pk) if obj.state == State.UNKNOWN else []
+
     def is_about(self, verb: Verb, obj: Any) -> bool:
         """Say whether a verb is listed: what no author has declared is not."""
         return verb.name != COMPENSATE or compensation_of(obj.task) is not None
@@ -274,6 +291,7 @@ class JobAdmin(JobColumns, ExportedAdmin):
         return [
             *super().facts_of(obj),
             *((_("Effect %(name)s") % {"name": effect.name}, effect_words(effect)) for effect in effects),
+            *((_("Late answer"), answer.words()) for answer in self._late_answers(obj)),
             (_("Taken by"), obj.taken_by or NOTHING),
             (_("Attempts"), self.tried(obj)),
             (_("Lease"), self.lease(obj)),

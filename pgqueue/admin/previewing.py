@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from ..operations import Actor
 from ..protocol import freezing
-from ..verbs import why_not
+from ..verb_reasons import why_not
 from .words import span, state_words
 
 

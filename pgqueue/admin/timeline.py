@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Count, Window
+from django.db.models.functions import Right
+from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
+from ..failures import FailureClass
 from ..models import Attempt, Effect, Job, OperatorAction
 from ..protocol.connecting import job_alias
 from ..states import AttemptOutcome, Stage, State
+from .late import LateAnswer, answers_of
 from .words import ATTEMPT_OUTCOMES, NOTHING, outcome_words, span, stage_words, stamp, verb_words
 
 LATEST = 20
 SHORTEST_WAIT_SECONDS = 1.0
+LONGEST_TRACEBACK = 6_000
+"""Characters shown of each traceback, from its end: the stored ones may have 20,000."""
+
+
+UNCHARGED = (AttemptOutcome.LOST, AttemptOutcome.UNKNOWN)
+"""Outcomes that use up none of a job's attempts."""
+CALLS = {
+    "did_not_happen": gettext_lazy("settled by a verdict: it did not happen"),
+    "withdrawn": gettext_lazy("it proved to have done nothing"),
+    "called_again": gettext_lazy("called again by a later attempt, under the same key"),
+}
+"""What became of a call that is not an effect's latest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +43,8 @@ class Step:
     text: str
     at: Any
     passed_the_line: bool = False
+    is_late: bool = False
+    """Said by a worker that had lost the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +58,7 @@ class Event:
     worker_id: int | None = None
     fence: int | None = None
     error: str = ""
+    traceback: str = ""
     stage: str = ""
     remark: str = ""
     action_id: int | None = None
@@ -62,48 +83,71 @@ class Event:
         return f"{seconds:.1f} s" if seconds < 120 else str(span(seconds))
 
 
-def timeline(job: Job) -> tuple[list[Event], bool]:
-    """Return a job's events, oldest first, and whether older attempts or actions were left out. Three queries."""
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A job's events and late answers, oldest first, and whether older ones were left out."""
+
+    events: list[Event]
+    late_answers: list[LateAnswer]
+    is_cut: bool
+
+
+def timeline(job: Job) -> Past:
+    """Return what happened to a job, in three queries.
+
+    Attempts are numbered by their claims: one that was not charged has a number too.
+    """
     alias = job_alias()
-    attempts = list(Attempt.objects.using(alias).filter(job_id=job.pk).order_by("-id").defer("traceback")[: LATEST + 1])
+    rows = Attempt.objects.using(alias).filter(job_id=job.pk).order_by("-id").defer("traceback")
+    shown = rows.annotate(tail=Right("traceback", LONGEST_TRACEBACK), claims=Window(Count("pk")))
+    attempts: list[Any] = list(shown[: LATEST + 1])
+    count = attempts[0].claims if attempts else 0
     effects = list(Effect.objects.using(alias).filter(job_id=job.pk).order_by("id")[: LATEST + 1])
     actions = OperatorAction.objects.using(alias).filter(target_kind="job", target_id=str(job.pk)).order_by("-id")
     acted = list(actions[: LATEST + 1])
     events = [Event(job.created_at, "created", _("Created"))]
-    events += [_of_attempt(attempt, effects) for attempt in attempts[:LATEST]]
-    if job.fence not in {attempt.fence for attempt in attempts}:
-        events += _of_the_job(job, effects)
+    events += [_of_attempt(attempt, effects, number=count - place) for place, attempt in enumerate(attempts[:LATEST])]
+    events += _of_the_job(job, effects, attempts, number=count + 1)
     events += [_of_action(action) for action in acted[:LATEST]]
     events.sort(key=lambda event: event.at)
-    return [*_with_waits(events)], max(len(attempts), len(acted)) > LATEST
+    answers = [answer for attempt in reversed(attempts[:LATEST]) for answer in answers_of(attempt)]
+    return Past([*_with_waits(events)], answers, is_cut=max(len(attempts), len(acted)) > LATEST)
 
 
-def _of_attempt(attempt: Attempt, effects: list[Effect]) -> Event:
+def _of_attempt(attempt: Any, effects: list[Effect], *, number: int) -> Event:
     outcome = ATTEMPT_OUTCOMES.get(attempt.outcome, attempt.outcome)
-    mine = [effect for effect in effects if effect.fence == attempt.fence]
-    remark = ""
+    if attempt.failure_class == FailureClass.STOPPED:
+        outcome = _("stopped as asked")
+    remarks = []
+    if attempt.outcome in UNCHARGED:
+        remarks.append(_("not charged"))
     if attempt.outcome != AttemptOutcome.SUCCEEDED and attempt.stage == Stage.NOT_CALLED:
-        remark = _("no effect was begun: it is safe to run again")
+        remarks.append(_("no effect was begun: it is safe to run again"))
     return Event(
         at=attempt.started_at or attempt.claimed_at or attempt.ended_at,
         kind="attempt",
-        title=_("Attempt %(number)d: %(outcome)s") % {"number": attempt.number, "outcome": outcome},
+        title=_("Attempt %(number)d: %(outcome)s") % {"number": number, "outcome": outcome},
         until=attempt.ended_at,
         worker_id=attempt.worker_id,
         fence=attempt.fence,
         error="" if attempt.error_class is None else f"{attempt.error_class}: {attempt.message or ''}",
+        traceback=attempt.tail or "",
         stage=str(stage_words(attempt.stage)),
-        remark=remark,
-        steps=tuple(_steps(mine)),
+        remark="; ".join(map(str, remarks)),
+        steps=(*_steps(effects, attempt.fence), *_late_steps(attempt)),
     )
 
 
-def _of_the_job(job: Job, effects: list[Effect]) -> Iterable[Event]:
-    """A running attempt, and a first one that simply succeeded, are told by the job's own row."""
-    if job.claimed_at is None or job.state not in (State.RUNNING, State.SUCCEEDED):
-        return
+def _of_the_job(job: Job, effects: list[Effect], attempts: Sequence[Attempt], *, number: int) -> Iterable[Event]:
+    """A running attempt, and a first one that simply succeeded, are told by the job's own row.
+
+    A job that succeeded by a verdict has no such attempt: the verdict is an operator's action.
+    """
     running = job.state == State.RUNNING
-    facts = {"number": job.attempts + (1 if running else 0), "outcome": _("running") if running else _("succeeded")}
+    is_told = running or (job.state == State.SUCCEEDED and not attempts)
+    if job.claimed_at is None or not is_told or job.fence in {attempt.fence for attempt in attempts}:
+        return
+    facts = {"number": number, "outcome": _("running") if running else _("succeeded")}
     yield Event(
         at=job.claimed_at if running else job.started_at or job.claimed_at,
         kind="attempt",
@@ -112,12 +156,25 @@ def _of_the_job(job: Job, effects: list[Effect]) -> Iterable[Event]:
         worker_id=job.worker_id if running else job.settled_by,
         fence=job.fence,
         stage=str(stage_words(job.stage)),
-        steps=tuple(_steps([effect for effect in effects if effect.fence == job.fence])),
+        steps=tuple(_steps(effects, job.fence)),
     )
 
 
-def _steps(effects: list[Effect]) -> Iterable[Step]:
+def _late_steps(attempt: Attempt) -> Iterable[Step]:
+    """Return what the worker of an attempt said after it had lost the job."""
+    for answer in answers_of(attempt):
+        yield Step(answer.words(), "", is_late=True)
+
+
+def _steps(effects: list[Effect], fence: int) -> Iterable[Step]:
+    """Return what is on record of the calls of one attempt. A call stays on record whatever became of it."""
     for effect in effects:
+        for call in effect.earlier_calls or ():
+            if call["fence"] == fence:
+                yield from _earlier_steps(effect, call)
+    for effect in effects:
+        if effect.fence != fence:
+            continue
         facts = {"name": effect.name, "key": effect.operation_key, "reference": effect.remote_reference or NOTHING}
         if effect.called_at is not None:
             yield Step(_("%(name)s: may be sent from here on, key %(key)s") % facts, stamp(effect.called_at), True)
@@ -127,6 +184,13 @@ def _steps(effects: list[Effect]) -> Iterable[Step]:
             yield Step(_("%(name)s: its outcome is unknown") % facts, NOTHING)
         if effect.confirmed_at is not None:
             yield Step(_("%(name)s: confirmed") % facts, stamp(effect.confirmed_at))
+
+
+def _earlier_steps(effect: Effect, call: dict[str, Any]) -> Iterable[Step]:
+    facts = {"name": effect.name, "key": effect.operation_key, "became": CALLS.get(call["became"], call["became"])}
+    called_at = stamp(parse_datetime(call["called_at"]))
+    yield Step(_("%(name)s: may be sent from here on, key %(key)s") % facts, called_at, True)
+    yield Step(_("%(name)s: %(became)s") % facts, "")
 
 
 def _of_action(action: OperatorAction) -> Event:

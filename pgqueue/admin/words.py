@@ -55,7 +55,12 @@ STAGES = {
     Stage.CONFIRMED: _("confirmed"),
 }
 
-ATTEMPT_OUTCOMES = {"succeeded": _("succeeded"), "failed": _("failed"), "lost": _("lease lost")}
+ATTEMPT_OUTCOMES = {
+    "succeeded": _("succeeded"),
+    "failed": _("failed"),
+    "lost": _("lease lost"),
+    "unknown": _("outcome unknown"),
+}
 
 OUTCOME_WORDS = {
     Outcome.APPLIED: _("applied"),

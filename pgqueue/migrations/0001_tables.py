@@ -198,6 +198,7 @@ class Migration(migrations.Migration):
                 ("settled_by", models.TextField(null=True)),
                 ("evidence", models.TextField(null=True)),
                 ("result", models.JSONField(null=True)),
+                ("earlier_calls", models.JSONField(null=True)),
             ],
             options={
                 "default_permissions": (),

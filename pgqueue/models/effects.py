@@ -36,6 +36,8 @@ class Effect(models.Model):
     settled_by = models.TextField(null=True)
     evidence = models.TextField(null=True)
     result: Any = models.JSONField(null=True)
+    earlier_calls: Any = models.JSONField(null=True)
+    """Calls before the latest one, oldest first: `called_at`, `fence`, `attempt`, and what `became` of each."""
 
     class Meta:
         default_permissions = ()

@@ -95,9 +95,11 @@ def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
         return None
     if kind != "job":
         return rows[0]
-    is_unknown = rows[0]["state"] == State.UNKNOWN
-    compensation = {"compensation": compensation_of(rows[0]["task"])} if is_unknown else {}
-    return {**rows[0], "effects": _effects(alias, rows)[rows[0]["id"]], **compensation}
+    facts = {**rows[0], "effects": _effects(alias, rows)[rows[0]["id"]]}
+    if facts["state"] == State.UNKNOWN:
+        facts["compensation"] = compensation_of(facts["task"])
+        facts["late_answers"] = _execute(alias, "list_late_answers", {"id": facts["id"]})
+    return facts
 
 
 def lock_jobs(alias: str, ids: Sequence[int]) -> tuple[dict[int, dict[str, Any]], set[int]]:

@@ -1,6 +1,7 @@
 -- Write down that a call to the outside world begins. Committed before the call.
 -- The job's row is locked by `lock_owned.sql` in the same transaction, and the effects were read after it.
--- Writes: the effect, `outcome_unknown`, with the instants that count from its first call kept; the job's stage,
+-- Writes: the effect, `outcome_unknown`, with the instants that count from its first call kept, and the call of an
+-- earlier attempt added to its earlier calls; the job's stage,
 -- how many of its effects are unknown, and until when a replay of the first of them is safe.
 -- Returns: the idempotency key of the effect.
 WITH opened AS (
@@ -20,7 +21,15 @@ WITH opened AS (
         deadline_at = EXCLUDED.deadline_at,
         replay_until = COALESCE(pgqueue_effect.replay_until, EXCLUDED.replay_until),
         attempt = EXCLUDED.attempt,
-        stage = EXCLUDED.stage
+        stage = EXCLUDED.stage,
+        earlier_calls = CASE
+            WHEN pgqueue_effect.called_at IS NULL OR pgqueue_effect.fence = EXCLUDED.fence
+                THEN pgqueue_effect.earlier_calls
+            ELSE COALESCE(pgqueue_effect.earlier_calls, '[]'::jsonb) || jsonb_build_object(
+                'called_at', pgqueue_effect.called_at, 'fence', pgqueue_effect.fence,
+                'attempt', pgqueue_effect.attempt, 'became', 'called_again'
+            )
+        END
     RETURNING pgqueue_effect.operation_key, pgqueue_effect.replay_until
 ),
 staged AS (

@@ -2,8 +2,8 @@
 -- Transition: unknown -> retrying, succeeded, dead. While another effect is unknown, it stays.
 -- Guard: id, version seen, fence as locked, state, the effect's outcome is unknown, past its call's deadline where it
 -- is said not to have happened, nothing else is unknown where the job ends for what happened; under the row's lock.
--- Writes: the job with a new fence, so that a probe's late answer is refused; the effect. Given up, the effect keeps
--- its stage, and the job with it: such a job is never run again.
+-- Writes: the job with a new fence, so that a probe's late answer is refused; the effect, whose call that did not happen
+-- goes to its earlier calls. Given up, the effect keeps its stage, and the job with it: such a job is never run again.
 -- The state stands in a sub-select: with statistics that know no such row, the planner would read all that the
 -- state's partial index holds rather than the row by its id.
 -- Returns: version after, state and queue; no row when a guard refused.
@@ -56,6 +56,13 @@ settled AS (
         known_at = CASE WHEN %(effect_stage)s::text <> 'not_called' THEN statement_timestamp() END,
         first_called_at = CASE WHEN %(effect_stage)s::text <> 'not_called' THEN effect.first_called_at END,
         called_at = CASE WHEN %(effect_stage)s::text <> 'not_called' THEN effect.called_at END,
+        earlier_calls = CASE
+            WHEN %(effect_stage)s::text = 'not_called' THEN COALESCE(effect.earlier_calls, '[]'::jsonb) || jsonb_build_object(
+                'called_at', effect.called_at, 'fence', effect.fence, 'attempt', effect.attempt,
+                'became', 'did_not_happen'
+            )
+            ELSE effect.earlier_calls
+        END,
         deadline_at = CASE WHEN %(effect_stage)s::text <> 'not_called' THEN effect.deadline_at END,
         replay_until = CASE WHEN %(effect_stage)s::text <> 'not_called' THEN effect.replay_until END
     FROM reconciled

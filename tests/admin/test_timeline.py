@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from pgqueue.models import Job
 from tests.admin.console import page
@@ -82,3 +83,97 @@ def test_a_page_costs_the_same_whatever_happened(operator: Client) -> None:
         counted.append(len([query for query in queries if "pgqueue_" in query["sql"]]))
     assert counted[0] == counted[1] <= 6
     assert answer.context["older"]
+
+
+def late(job: Job, **said: object) -> None:
+    """Have a lost worker answer late for the job's attempt."""
+    evidence = [{"effect": "charge", "remote_reference": "ch_late", "result": {"id": "S3CRET"}, **said}]
+    evidence[0]["at"] = timezone.now().isoformat()
+    AttemptFactory(
+        job_id=job.pk, fence=job.fence, outcome="lost", stage="outcome_unknown", error_class=None, evidence=evidence
+    )
+
+
+def test_a_late_answer_stands_on_top_and_in_the_timeline_without_its_result(operator: Client) -> None:
+    job = JobFactory(unknown=True)
+    late(job)
+    EffectFactory(job_id=job.pk, fence=job.fence, name="charge")
+    said = plain(operator.get(page(job)))
+    assert said.count("got an answer from charge after it had lost the job") == 2
+    assert said.count("ch_late") == 2
+    assert "late answer" in said
+    assert "S3CRET" not in said
+
+
+def test_a_late_answer_fills_in_the_verdict_that_it_supports(operator: Client) -> None:
+    job = JobFactory(unknown=True)
+    late(job)
+    EffectFactory(job_id=job.pk, fence=job.fence, name="charge")
+    form = operator.get(page(job, "verb", "happened")).content.decode()
+    assert 'name="remote_reference"' in form
+    assert 'value="ch_late"' in form
+    assert "against_evidence" not in form
+
+
+def test_a_verdict_against_a_late_answer_asks_for_a_second_word(operator: Client) -> None:
+    job = JobFactory(unknown=True)
+    late(job)
+    EffectFactory(job_id=job.pk, fence=job.fence, name="charge", past=True)
+    page_url = page(job, "verb", "did_not_happen")
+    looked = operator.get(page_url)
+    assert 'name="against_evidence"' in looked.content.decode()
+    form = {"seen": looked.context["token"], "reason": "why", "typed": str(job.pk), "evidence": "asked them"}
+    refused = operator.post(page_url, {**form, "effect": "charge"})
+    assert refused.status_code == 409
+    assert "confirm that you have read it" in plain(refused)
+    again = {**form, "seen": operator.get(page_url).context["token"], "effect": "charge", "against_evidence": "yes"}
+    assert operator.post(page_url, again).status_code == 303
+
+
+def test_without_a_late_answer_there_is_nothing_to_overrule(operator: Client) -> None:
+    job = JobFactory(unknown=True)
+    EffectFactory(job_id=job.pk, fence=job.fence, name="charge", past=True)
+    assert "against_evidence" not in operator.get(page(job, "verb", "did_not_happen")).content.decode()
+
+
+def test_the_first_call_stays_in_the_timeline_after_the_verdict_that_it_did_not_happen(operator: Client) -> None:
+    job = JobFactory(unknown=True)
+    AttemptFactory(job_id=job.pk, fence=job.fence, outcome="unknown", stage="outcome_unknown", error_class=None)
+    EffectFactory(job_id=job.pk, fence=job.fence, name="charge", past=True)
+    page_url = page(job, "verb", "did_not_happen")
+    form = {"seen": operator.get(page_url).context["token"], "reason": "why", "typed": str(job.pk)}
+    answer = operator.post(page_url, {**form, "evidence": "asked them", "effect": "charge"})
+    assert answer.status_code == 303
+    said = plain(operator.get(page(job)))
+    assert "line of no return charge: may be sent from here on" in said
+    assert "charge: settled by a verdict: it did not happen" in said
+
+
+def test_attempts_are_numbered_by_their_claims(operator: Client) -> None:
+    job = JobFactory(running=True, created_at=from_now(-500))
+    for ago in (400, 300):
+        AttemptFactory(job_id=job.pk, number=1, outcome="lost", started_at=from_now(-ago), ended_at=from_now(-ago + 5))
+    assert [title for title in titles(operator, job) if "Attempt" in title] == [
+        "Attempt 1: lease lost",
+        "Attempt 2: lease lost",
+        "Attempt 3: running",
+    ]
+    assert plain(operator.get(page(job))).count("not charged") == 2
+
+
+def test_a_verdict_is_no_attempt(operator: Client) -> None:
+    job = JobFactory(succeeded=True, attempts=0)
+    AttemptFactory(job_id=job.pk, outcome="unknown", stage="outcome_unknown", error_class=None)
+    assert [title for title in titles(operator, job) if "Attempt" in title] == ["Attempt 1: outcome unknown"]
+
+
+def test_an_honoured_stop_is_not_called_failed(operator: Client) -> None:
+    job = JobFactory(cancelled=True)
+    AttemptFactory(job_id=job.pk, failure_class="stopped")
+    assert "Attempt 1: stopped as asked" in titles(operator, job)
+
+
+def test_a_traceback_is_shown(operator: Client) -> None:
+    job = JobFactory(dead=True)
+    AttemptFactory(job_id=job.pk, traceback='File "shop/tasks.py", line 7, in charge')
+    assert "line 7, in charge" in operator.get(page(job)).content.decode()

@@ -13,7 +13,7 @@ from ...exceptions import PGQueueError
 from ...operations import Action, Actor, act
 from ...states import Outcome
 from ...verb_params import LONGEST_PAUSE_SECONDS
-from ...verbs import VERBS
+from ...verbs import OVERRULE, VERBS
 
 NOT_DONE = 3
 """Exit status when nothing was done because the target did not allow it, or had changed."""
@@ -23,7 +23,7 @@ REQUESTED = 4
 PARAMS = (
     *("for_seconds", "max_running", "rate_per_second", "burst", "weight"),
     *("delay_seconds", "priority", "queue"),
-    *("effect", "remote_reference", "evidence", "result", "to"),
+    *("effect", "remote_reference", "evidence", "result", "to", OVERRULE),
     *("new_args", "new_kwargs"),
 )
 
@@ -68,6 +68,12 @@ class Command(BaseCommand):
             "--remote-reference", help="With happened, happened_finish, compensate: the remote system's name of it."
         )
         parser.add_argument("--evidence", help="With a verdict: how you know.")
+        parser.add_argument(
+            "--against-evidence",
+            action="store_const",
+            const=True,
+            help="With did_not_happen, give_up_unknown: you have read a lost worker's late answer, and overrule it.",
+        )
         parser.add_argument("--result", type=_json, help="With happened: what the call would have returned, as JSON.")
         parser.add_argument("--to", help="With hand_over: who looks after the job from now on.")
         parser.add_argument("--new-args", type=_json, help="With clone: other positional arguments, as a JSON list.")
