@@ -15,7 +15,6 @@ from .acting import Action, Found, Request, audited, conclude, find_replays, ref
 from .actors import Actor, places
 from .protocol import approving, freezing, operating
 from .protocol.approving import BULK
-from .protocol.listening import BULK as BULK_CHANNEL
 from .states import Outcome
 from .verb_reasons import why_not_decided, why_stale
 from .verbs import APPROVE, VERBS, Verb
@@ -141,7 +140,7 @@ def _start(alias: str, request: Request) -> Action:
         spread_seconds=float(request.params.get("spread_seconds", 0.0)),
     )
     if started:
-        notifying.wake(alias, BULK_CHANNEL)
+        notifying.hint_bulk(alias)
     return _told(alias, Found(request, {}), Outcome.APPLIED if started else Outcome.REFUSED_STATE)
 
 

@@ -17,7 +17,6 @@ from . import conf, notifying
 from .operations import Action, Actor, Request, act_on_locked, is_busy, perform, tell
 from .protocol import approving, freezing, operating
 from .protocol.connecting import job_alias
-from .protocol.listening import BULK
 from .states import Outcome
 from .verbs import VERBS, Verb
 
@@ -71,7 +70,7 @@ def start(id: UUID, *, actor: Actor, reason: str, ticket: str, spread_seconds: f
 
 def hint() -> None:
     """Tell workers that a bulk action was started, once the caller has committed; they look now and then too."""
-    notifying.wake(job_alias(), BULK)
+    notifying.hint_bulk(job_alias())
 
 
 def stop(id: UUID, *, actor: Actor) -> bool:

@@ -11,18 +11,20 @@ from django.db.transaction import TransactionManagementError
 
 from . import conf
 from .protocol import inserting
+from .protocol.listening import BULK, QUEUES
 
 logger = logging.getLogger(__name__)
 
 LOOKED_AT = 8
 """How many hooks planned before are looked at: as many queues may take turns in one block."""
-_sent_at: dict[tuple[str, str], float] = {}
+_sent_at: dict[_Wake, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Wake:
     alias: str
     queue: str
+    channel: str = QUEUES
 
     def __call__(self) -> None:
         """Notify, unless this process did so within the window.
@@ -31,18 +33,27 @@ class _Wake:
         """
         if _said_before(self):
             return
-        note(self.alias, self.queue)
+        _sent_at[self] = time.monotonic()
         try:
-            inserting.notify(self.alias, [self.queue])
+            inserting.notify(self.alias, self.channel, self.queue)
         except Exception as error:  # The caller has committed: nothing may look as if that had failed.
             logger.warning("notify.failed queue=%s error=%s", self.queue, type(error).__name__)
 
 
 def wake(alias: str, queue: str) -> None:
     """Wake workers of `queue` once the caller's transaction has committed; at once if there is none."""
+    _plan(_Wake(alias, queue))
+
+
+def hint_bulk(alias: str) -> None:
+    """Tell workers that a bulk action was started, once the caller's transaction has committed."""
+    _plan(_Wake(alias, "", BULK))
+
+
+def _plan(hint: _Wake) -> None:
+    alias = hint.alias
     if not conf.current().notify:
         return
-    hint = _Wake(alias, queue)
     if _said_before(hint) and not connections[alias].in_atomic_block:
         return
     if _planned_before(alias, hint):
@@ -62,11 +73,11 @@ def may_travel(alias: str, queue: str) -> bool:
 
 def note(alias: str, queue: str) -> None:
     """Take it that a hint was given."""
-    _sent_at[alias, queue] = time.monotonic()
+    _sent_at[_Wake(alias, queue)] = time.monotonic()
 
 
 def _said_before(hint: _Wake) -> bool:
-    said_at = _sent_at.get((hint.alias, hint.queue), float("-inf"))
+    said_at = _sent_at.get(hint, float("-inf"))
     return time.monotonic() - said_at < conf.current().notify_window_seconds
 
 

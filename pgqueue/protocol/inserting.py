@@ -172,7 +172,7 @@ def insert_many(
         return [id for (id,) in cursor.fetchall()]
 
 
-def notify(alias: str, queues: Sequence[str]) -> None:
-    """Wake listening workers, on a connection that is in no transaction."""
+def notify(alias: str, channel: str, payload: str) -> None:
+    """Notify listening workers, on a connection that is in no transaction."""
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("notify"), {"queues": list(queues)})
+        cursor.execute(load("notify"), {"channel": channel, "payloads": [payload]})

@@ -53,6 +53,8 @@ class Proxy:
         self.directory = Path(self._directory.name)
         self._listener = socket.socket(socket.AF_UNIX)
         self._open: set[socket.socket] = set()
+        self._roles: dict[socket.socket, bytes] = {}
+        self._lost: set[socket.socket] = set()
         self._plan: Plan | None = None
         self._lock = threading.Lock()
         self._refusing = False
@@ -94,6 +96,16 @@ class Proxy:
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
 
+    def lose(self, role: str) -> int:
+        """Make the connections half-open that a role of the workers has now: what either end sends gets nowhere.
+
+        Return how many there were. New ones are served.
+        """
+        with self._lock:
+            found = {client for client, said in self._roles.items() if f"pgqueue {role}\0".encode() in said}
+            self._lost |= found
+        return len(found)
+
     def _accept(self) -> None:
         while not self._stopped:
             try:
@@ -115,6 +127,8 @@ class Proxy:
             finally:
                 with self._lock:
                     self._open -= {client, server}
+                    self._lost.discard(client)
+                    self._roles.pop(client, None)
 
     def _carry(self, client: socket.socket, server: socket.socket) -> None:
         seen = b""
@@ -124,11 +138,16 @@ class Proxy:
             if server in ready:
                 if not (data := server.recv(CHUNK)):
                     return
+                if client in self._lost:
+                    continue
                 client.sendall(data)
                 answered = True
             if client in ready:
                 if not (data := client.recv(CHUNK)):
                     return
+                if client in self._lost:
+                    continue
+                self._roles.setdefault(client, data)
                 self.asked += answered
                 answered = False
                 seen = (seen + data)[-CHUNK:]

@@ -13,9 +13,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db import connections
 
 from demo_project.postgres import start as start_server
 from pgqueue import enqueue_many
+from pgqueue.protocol.listening import wake
 from pgqueue.worker import listener as listening
 from pgqueue.worker.listener import Listener
 from tests.testapp import fault_tasks
@@ -70,13 +72,7 @@ def test_a_new_listener_listens(workers: Workers, database: Database, journal: J
     before = until(lambda: database.backends("listener"))
     database.terminate(before)
     after = until(lambda: database.backends("listener").keys() - before.keys())
-    until(
-        lambda: (
-            database.value("SELECT query FROM pg_stat_activity WHERE pid = %s", *after)
-            .rstrip()
-            .endswith("LISTEN pgqueue")
-        )
-    )
+    until(lambda: database.value("SELECT query FROM pg_stat_activity WHERE pid = %s", *after).startswith("LISTEN "))
     worker.until_says("listener.failed")
     # The worker looks once when its listener is back; only then is the sleep a minute long.
     time.sleep(1)
@@ -85,6 +81,35 @@ def test_a_new_listener_listens(workers: Workers, database: Database, journal: J
     until(journal.starts, within_seconds=20)
     print(f"heard after {time.monotonic() - began:.3f} s")
     assert worker.drain() == 0
+
+
+@pytest.mark.faults
+def test_a_half_open_listener_is_noticed_and_made_again(
+    database: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A middlebox has forgotten the connection, answers keepalives, and passes nothing on."""
+    monkeypatch.setattr(listening, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(listening, "ANSWER_SECONDS", 0.5)
+    behind = {**connections["default"].settings_dict, "HOST": "", "PORT": "", "OPTIONS": {"host": str(proxy.directory)}}
+    monkeypatch.setitem(connections.settings, "behind", behind)
+    woken = threading.Event()
+    listener = Listener("behind", on_wake=woken.set)
+    listener.start()
+    try:
+        until(lambda: listener.is_listening)
+        (lost,) = database.backends("listener")
+        woken.clear()
+        assert proxy.lose("listener") == 1
+        assert woken.wait(30), "the worker is told to poll"
+        until(lambda: listener.is_listening and database.backends("listener").keys() - {lost})
+        assert "listener.failed error=OperationalError" in caplog.text
+        assert "listener.deaf" not in caplog.text
+        woken.clear()
+        wake(database.connection, ["default"])
+        assert woken.wait(30)
+    finally:
+        listener.stop()
+    assert not listener.is_alive()
 
 
 @pytest.mark.faults

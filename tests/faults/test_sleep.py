@@ -40,6 +40,15 @@ def test_it_wakes_for_a_row_that_becomes_due(workers: Workers, database: Databas
     assert worker.drain() == 0
 
 
+def test_it_wakes_for_a_queue_of_any_name(workers: Workers, database: Database, journal: Journal) -> None:
+    worker = workers.start(*A_MINUTE).until_started()
+    until_asleep(database)
+    fault_tasks.pass_by.using(queue_name="bulk:").enqueue(str(journal))
+    until(lambda: database.are_all("succeeded"), within_seconds=20)
+    assert worker.drain() == 0
+    assert not worker.says("listener.deaf")
+
+
 @not_in_short
 def test_it_wakes_for_a_lease_that_runs_out(workers: Workers, database: Database, journal: Journal) -> None:
     victim = workers.start(settings={"LEASE_SECONDS": 6})

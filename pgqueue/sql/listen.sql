@@ -1,2 +1,0 @@
--- Ask to be woken. On a connection that never runs anything else.
-LISTEN pgqueue
