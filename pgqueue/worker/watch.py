@@ -60,12 +60,13 @@ class ThreadRun(Run):
         self._thread_id = threading.get_ident()
         self._lock = threading.Lock()
         self._is_inside = False
+        self._was_sent = False
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function on this thread, so that an interruption hits nothing but this call.
 
-        There is one interruption at most. One that comes while the call is being left comes out of here, and the
-        second leaving is for that; one that would come later still is revoked.
+        There is one interruption at most. If it arrives while the call is being left, it comes out of here, and the
+        second leaving is for that. A later one is taken back.
         """
         try:
             try:
@@ -80,8 +81,9 @@ class ThreadRun(Run):
     def interrupt(self) -> None:
         """Raise `JobTimeoutError` in the thread, if it is still inside the call."""
         with self._lock:
-            if self._is_inside:
-                _raise_in_thread(self._thread_id, ctypes.py_object(JobTimeoutError))
+            if self._is_inside and not _interruptions_hang():
+                self._was_sent = True
+                _raise_in_thread(self._thread_id)
 
     def where(self) -> str:
         """Return the innermost lines that the thread is in, from the inside out."""
@@ -91,7 +93,9 @@ class ThreadRun(Run):
     def _leave(self) -> None:
         with self._lock:
             self._is_inside = False
-            _raise_in_thread(self._thread_id, None)
+            was_sent, self._was_sent = self._was_sent, False
+            if was_sent:
+                _take_back()
 
 
 class Watch(threading.Thread):
@@ -176,9 +180,36 @@ def _facts(run: Run, seconds: float) -> str:
     return f"job={lease.id} task={lease.task} seconds={seconds:.1f} at={run.where()}"
 
 
-def _raise_in_thread(thread_id: int, kind: Any) -> None:
-    """Have the interpreter raise an exception class in a thread; None takes back one that it has not raised yet.
+def _raise_in_thread(thread_id: int) -> bool:
+    """Have the interpreter raise `JobTimeoutError` in a thread. Return whether it knows the thread.
 
     https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
     """
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), kind)
+    error = ctypes.py_object(JobTimeoutError)
+    return ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), error) == 1
+
+
+def _take_back() -> None:
+    """Leave no interruption of this thread pending, whether the one that was sent has been raised or not.
+
+    The interpreter has a call for that, with NULL for the exception. In Python 3.11 that call leaves the interpreter's
+    request for attention set for ever, and a thread with a trace or profile function then never gets past the first
+    line of a function. An exception that is raised clears the request, and a thread has one pending at most.
+    """
+    try:
+        is_due = _raise_in_thread(threading.get_ident())
+        while is_due:
+            pass
+    except JobTimeoutError:
+        pass
+
+
+def _interruptions_hang() -> bool:
+    """Return whether an interruption may hang the interpreter: in Python 3.11, while code is traced or profiled.
+
+    Every traced thread stands still until the interrupted one has taken its exception, which a call inside C code
+    may do late or never.
+    """
+    if sys.version_info >= (3, 12):
+        return False
+    return any(look() is not None for look in (sys.gettrace, sys.getprofile, threading.gettrace, threading.getprofile))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +144,35 @@ def test_neighbours_on_a_loop_that_is_blocked_for_good_are_left_to_takeover(
     assert _attempts(database, neighbour) == [("lost", "lease_lost"), ("succeeded", None)]
     assert journal.events("overlap") == []
     assert successor.drain() == 0
+
+
+TRACED_SETTINGS = """
+import sys, threading
+from tests.settings import *
+threading.set{kind}(lambda *_: None)
+"""
+
+
+@pytest.mark.parametrize("kind", ["trace", pytest.param("profile", marks=not_in_short)])
+def test_time_limits_do_not_hang_a_process_that_is_traced(
+    workers: Workers, database: Database, journal: Journal, tmp_path: Path, kind: str
+) -> None:
+    """As under a debugger, coverage or a profiler. In Python 3.11 a run past its limit then has the grace only."""
+    (tmp_path / "traced_settings.py").write_text(TRACED_SETTINGS.format(kind=kind))
+    worker = workers.start(
+        settings={"MAX_RUN_SECONDS": 1.0, "KILL_GRACE_SECONDS": 0.5, "BACKOFF_BASE_SECONDS": 20},
+        PYTHONPATH=str(tmp_path),
+        DJANGO_SETTINGS_MODULE="traced_settings",
+    )
+    for number in range(20):
+        fault_tasks.pass_by.enqueue(str(journal), f"job-{number}")
+    until(lambda: database.are_all("succeeded"), within_seconds=15)
+    late = async_tasks.forever.enqueue().id
+    worker.until_says("job.timed_out", f"job={late}")
+    until(lambda: database.job(late)["state"] == "retrying", within_seconds=15)
+    fault_tasks.pass_by.enqueue(str(journal), "after")
+    if sys.version_info < (3, 12):
+        assert worker.wait() == STUCK
+    else:
+        until(lambda: "after" in journal.starts(), within_seconds=15)
+        assert worker.drain(within_seconds=15) == 0
