@@ -20,6 +20,7 @@ from django.test import override_settings
 from pgqueue.management.commands import runworker
 from pgqueue.worker import recycling, supervisor
 from pgqueue.worker.exits import MEANINGS, Exit
+from pgqueue.worker.lifeline import SupervisorEnd, WorkerEnd, open_line
 from pgqueue.worker.recycling import MemoryWatch, resident_mb
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -36,7 +37,9 @@ from pgqueue.worker.supervisor import Patience, supervise
 def drain_with(status):
     signal.signal(signal.SIGTERM, lambda *_: os._exit(status))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-    signal.pause()
+    # `signal.pause` would sleep for ever when the signal came just before it, while another thread had its turn.
+    while True:
+        time.sleep(0.05)
 
 def births():
     # One byte each, so that the size is the number. Unbuffered: where an append ended is told by the system,
@@ -48,8 +51,11 @@ def births():
 def births_so_far():
     return os.path.getsize({births!r})
 
-status = supervise({processes}, burst={burst}, patience=Patience(**{patience}))
-if status is None:
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+status = line = supervise({processes}, burst={burst}, on_stop=stop, patience=Patience(**{patience}))
+if not isinstance(status, int):
 {child}
 sys.exit(status)
 """
@@ -378,3 +384,66 @@ def test_every_exit_status_is_in_the_help_and_in_the_documentation(status: Exit)
 def test_every_status_is_an_exit_status_and_no_signal() -> None:
     assert all(0 <= status < 128 for status in Exit)
     assert not {128 + number for number in signal.Signals} & set(Exit)
+
+
+# -- processes that do not end by themselves ---------------------------------------------------------------
+
+TELL_THE_SUPERVISOR = "os.kill(os.getppid(), signal.SIGTERM)"
+
+
+def test_a_process_that_is_to_drain_and_does_not_answer_is_killed(tmp_path: Path) -> None:
+    """A call in C keeps the interpreter: neither the handler of a signal nor any thread runs."""
+    ran = Ran(tmp_path, f"import ctypes; {TELL_THE_SUPERVISOR}; ctypes.PyDLL(None).sleep(25)", deaf_seconds=0.3)
+    assert (ran.status, ran.ends()) == (Exit.FORCED, ["signal=SIGKILL"])
+    assert "reason=deaf" in ran.log
+
+
+def test_a_process_that_answers_is_not_killed_however_long_it_drains(tmp_path: Path) -> None:
+    ran = Ran(
+        tmp_path,
+        f"""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        {TELL_THE_SUPERVISOR}
+        time.sleep(3)
+        os._exit(0)
+        """,
+        deaf_seconds=0.5,
+        linger_seconds=0.5,
+    )
+    assert (ran.status, ran.ends()) == (Exit.DONE, ["status=0 reason=done"])
+
+
+def test_a_process_that_has_stopped_and_does_not_end_is_killed_and_replaced(tmp_path: Path) -> None:
+    """Nobody has told the supervisor to stop: a process that stopped for its own reason leaves a place empty."""
+    ran = Ran(
+        tmp_path,
+        f"""
+        if births() == 1:
+            line.say_stopped()
+            time.sleep(25)
+        {TELL_THE_SUPERVISOR}
+        drain_with(0)
+        """,
+        linger_seconds=0.3,
+    )
+    assert (ran.status, ran.ends()) == (Exit.DONE, ["signal=SIGKILL", "status=0 reason=done"])
+    assert "reason=lingers" in ran.log
+
+
+def test_a_line_whose_descriptor_has_become_another_file_is_left_alone(tmp_path: Path) -> None:
+    """A task may close every descriptor. The next file that is opened gets the number."""
+    ours, theirs = open_line()
+    worker, supervisor_end = WorkerEnd(theirs), SupervisorEnd(ours)
+    os.close(theirs)
+    (tmp_path / "other").touch()
+    reused = os.open(tmp_path / "other", os.O_RDWR)
+    try:
+        assert reused == theirs
+        worker.say_stopped()
+        assert (tmp_path / "other").read_bytes() == b""
+        supervisor_end.ask_to_stop()
+        supervisor_end.listen()
+        assert supervisor_end.overdue(deaf_seconds=-1, linger_seconds=-1) is None
+    finally:
+        os.close(reused)

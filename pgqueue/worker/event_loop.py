@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from .. import conf, execution
 from ..execution import Prepared
 from ..holding import Held
 from ..protocol.settling import Ending
+from .copies import call_here, end_copy
 from .executor import Executor
 from .job_threads import JobThread
 from .surroundings import clean_surroundings
@@ -255,7 +257,7 @@ class _Threads(ThreadPoolExecutor):
 
 def _call_cleanly(call: Callable[[], T]) -> T:
     with clean_surroundings():
-        return call()
+        return call_here(call)
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
@@ -270,10 +272,13 @@ def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) 
 
 async def _outcome(prepared: Prepared) -> Callable[[], Any]:
     """Call the task and return what to call for its value, or its exception: SystemExit would end the loop."""
+    pid = os.getpid()
     try:
         value = await prepared.task.acall(*prepared.args, **prepared.kwargs)
     except BaseException as error:
         return partial(_raise, error)
+    finally:
+        end_copy(pid)
     return lambda: value
 
 

@@ -46,6 +46,8 @@ class Inbox:
         self._signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
         self._endings: deque[Ending] = deque()
         self._wants_first = False
+        self.has_stop_signal = False
+        """Whether somebody outside has told this process to end: then it is not to start anew."""
 
     def put(self, signal: Signal) -> None:
         """Tell the dispatcher something, and wake it."""

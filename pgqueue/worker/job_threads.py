@@ -10,6 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from .copies import call_here
 from .surroundings import clean_surroundings
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class JobThread(Executor):
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
     try:
-        value = call()
+        value = call_here(call)
     except BaseException as error:
         future.set_exception(error)
     else:

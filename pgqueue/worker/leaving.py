@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -13,6 +14,7 @@ from .. import execution
 from ..protocol.connecting import connect
 from ..protocol.settling import settle
 from .exits import Exit
+from .shutdown import set_deadline
 from .watch import Run
 
 logger = logging.getLogger(__name__)
@@ -22,14 +24,16 @@ def leave(stuck: Sequence[Run], *, alias: str, worker_id: int) -> NoReturn:
     """Write down that stuck runs have timed out, and end the process before anything else.
 
     This is the last act: as soon as the endings are committed, another worker may run the jobs, and nothing of
-    these runs may still be alive then. What cannot be written is taken over once its lease has run out.
+    these runs may still be alive then. What cannot be written in time is taken over once its lease has run out.
     """
     now = time.monotonic()
     endings = [execution.timed_out(run.held, run_seconds=now - run.began_at) for run in stuck]
     logger.error("worker.leaving worker=%d stuck=%d", worker_id, len(endings))
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
     try:
+        set_deadline(Exit.STUCK)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
         settle(connect(alias, role="worker"), worker_id=worker_id, endings=endings)
     except Exception:
         logger.exception("worker.unsettled worker=%d", worker_id)

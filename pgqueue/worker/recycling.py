@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -78,7 +79,7 @@ class CodeWatch(threading.Thread):
 
 
 def run_reloading(work: Callable[[Inbox], int]) -> int:
-    """Run `work` and return its status, or `Exit.RELOAD` when it ended because a file had changed.
+    """Run `work` and return its status, or `Exit.RELOAD` when it ended only because a file had changed.
 
     Task modules that cannot be imported are waited for: the next change may mend them.
     """
@@ -92,12 +93,13 @@ def run_reloading(work: Callable[[Inbox], int]) -> int:
         watch.join()
         return Exit.RELOAD
     status = work(inbox)
-    return Exit.RELOAD if watch.saw_change else status
+    return Exit.RELOAD if watch.saw_change and not inbox.has_stop_signal else status
 
 
 def start_anew() -> None:
     """Put a fresh start of the same command in the place of this process, under the same pid."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
     command = [str(word) for word in autoreload.get_child_arguments()]
     os.execv(command[0], command)

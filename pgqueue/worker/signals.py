@@ -29,6 +29,7 @@ def stop_signals(inbox: Inbox, *, supervised: bool) -> Iterator[None]:
         received += 1
         if received > 1 and not supervised:
             os._exit(Exit.FORCED)
+        inbox.has_stop_signal = True
         inbox.put(Signal.STOP)
 
     before: dict[int, Any] = {number: signal.signal(number, handle) for number in HANDLED}

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from django.db import connections
 
 from ..backoff import delay_seconds
 from .exits import Exit
+from .lifeline import ASK_SECONDS, SupervisorEnd, WorkerEnd, open_line
 from .signals import HANDLED
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ THREADS_END_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often and how fast processes are replaced that die soon after their start."""
+    """How often and how fast processes are replaced that die soon after their start, and when one is killed."""
 
     steady_seconds: float = 10.0
     """One that has lived so long is replaced at once, and what died before it is forgotten."""
@@ -40,6 +41,10 @@ class Patience:
     backoff_cap_seconds: float = 30.0
     deaths_in_a_row: int = 5
     """Given up when every process has died so often in a row; while one lives, the others are tried again."""
+    deaf_seconds: float = 60.0
+    """One that is to drain and does not answer for so long is killed. A lease: all that it had is lost by then."""
+    linger_seconds: float = 8.0
+    """One that has drained is killed when it has not ended by then: longer than its own grace and watchdog."""
 
 
 @dataclass(slots=True)
@@ -50,23 +55,34 @@ class Slot:
     due_at: float | None = 0.0
     """When to start a process; None when one runs or none shall."""
     pid: int | None = None
+    line: SupervisorEnd | None = None
     started_at: float = 0.0
     early_deaths: int = 0
 
+    def forget(self) -> None:
+        """Have no process any more."""
+        self.pid = None
+        self.hang_up()
 
-def supervise(processes: int, *, burst: bool, patience: Patience = Patience()) -> int | None:
-    """Return the exit status once all processes have ended; in each of those return None: work is for it to do.
+    def hang_up(self) -> None:
+        """Have no line any more."""
+        if self.line is not None:
+            self.line.close()
+            self.line = None
 
-    To be called on the main thread, after `close_connections()` and with no thread in `other_threads()`.
+
+def supervise(
+    processes: int, *, burst: bool, on_stop: Callable[[], None], patience: Patience = Patience()
+) -> int | WorkerEnd:
+    """Return the exit status once all processes have ended; in each of those return its line: work is for it to do.
+
+    There `on_stop` is called, on a thread, when the process is to drain. To be called on the main thread, after
+    `close_connections()` and with no thread in `other_threads()`.
     """
-    lifeline, held_end = os.pipe()
-    status = Supervisor(processes, burst=burst, patience=patience).run()
-    os.close(held_end)
-    if status is None:
-        threading.Thread(target=_end_with_supervisor, args=(lifeline,), name="pgqueue-lifeline", daemon=True).start()
-    else:
-        os.close(lifeline)
-    return status
+    end = Supervisor(processes, burst=burst, patience=patience).run()
+    if isinstance(end, WorkerEnd):
+        end.start(on_stop)
+    return end
 
 
 def close_connections() -> None:
@@ -95,40 +111,72 @@ class Supervisor:
         self._burst = burst
         self._patience = patience
         self._stopping = False
+        self._has_signal = False
         self._status: int = Exit.DONE
 
-    def run(self) -> int | None:
-        """Supervise to the end and return the exit status; None in a child."""
+    def run(self) -> int | WorkerEnd:
+        """Supervise to the end and return the exit status; in a child, its line."""
         logger.info("supervisor.started pid=%d processes=%d", os.getpid(), len(self._slots))
         with _wakeups() as wakeups:
             while any(slot.pid is not None or slot.due_at is not None for slot in self._slots):
-                if self._start_due():
-                    return None
-                for number in _received(wakeups, timeout_seconds=self._pause()):
-                    if number in HANDLED:
-                        self._stop(number)
-                self._reap()
+                if (line := self._start_due()) is not None:
+                    return line
+                select.select([wakeups, *self._lines()], [], [], self._pause())
+                self._reap(wakeups)
+                self._look_after()
         logger.info("supervisor.stopped pid=%d status=%d", os.getpid(), self._status)
         return self._status
 
-    def _start_due(self) -> bool:
-        """Fork what is due. Say whether this is a child."""
+    def _start_due(self) -> WorkerEnd | None:
+        """Fork what is due. In a child, return its line."""
         for slot in self._slots:
             if slot.due_at is not None and slot.due_at <= time.monotonic():
+                ours, theirs = open_line()
+                slot.line = SupervisorEnd(ours)
                 pid = _fork()
                 if pid == 0:
-                    return True
+                    self._close_lines()
+                    return WorkerEnd(theirs)
+                os.close(theirs)
                 slot.pid, slot.due_at, slot.started_at = pid, None, time.monotonic()
                 logger.info("supervisor.child_started slot=%d pid=%d", slot.number, pid)
-        return False
+        return None
+
+    def _lines(self) -> list[int]:
+        return [descriptor for slot in self._slots if slot.line is not None for descriptor in slot.line.descriptors()]
+
+    def _close_lines(self) -> None:
+        """A child that kept a copy of one would keep another from seeing that the supervisor is gone."""
+        for slot in self._slots:
+            slot.hang_up()
+
+    def _look_after(self) -> None:
+        """Hear what the processes say, ask them to stop when they are to, and kill those that will not end."""
+        for slot in self._slots:
+            if slot.pid is None or slot.line is None:
+                continue
+            slot.line.listen()
+            if self._stopping:
+                slot.line.ask_to_stop()
+            reason = slot.line.overdue(
+                deaf_seconds=self._patience.deaf_seconds, linger_seconds=self._patience.linger_seconds
+            )
+            if reason is not None:
+                logger.error("supervisor.killing slot=%d pid=%d reason=%s", slot.number, slot.pid, reason)
+                os.kill(slot.pid, signal.SIGKILL)
+                slot.hang_up()
 
     def _pause(self) -> float | None:
-        due = [slot.due_at for slot in self._slots if slot.due_at is not None]
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        now = time.monotonic()
+        pauses = [max(0.0, slot.due_at - now) for slot in self._slots if slot.due_at is not None]
+        if self._stopping or any(slot.line is not None and slot.line.has_stopped() for slot in self._slots):
+            pauses.append(ASK_SECONDS)
+        return min(pauses, default=None)
 
     def _stop(self, number: int) -> None:
         """Pass on the first stop signal; at the second nobody is waited for."""
-        if not self._stopping:
+        if not self._has_signal:
+            self._has_signal = True
             logger.info("supervisor.draining signal=%s", _name(number))
             self._end_all(number)
             return
@@ -143,18 +191,41 @@ class Supervisor:
             if slot.pid is not None:
                 os.kill(slot.pid, number)
 
-    def _reap(self) -> None:
+    def _reap(self, wakeups: int) -> None:
+        """Heed signals, and note which processes have ended.
+
+        A signal that a process sent before its end is heard first: ends are collected, then signals read. A signal
+        that was read may say that another process has ended: ends are collected once more.
+        """
+        numbers = None
+        while numbers is None or numbers:
+            ended = self._collect()
+            numbers = _received(wakeups)
+            for number in numbers:
+                if number in HANDLED:
+                    self._stop(number)
+            for slot, pid, code in ended:
+                self._note_end(slot, pid, code)
+        self._give_up_if_hopeless()
+
+    def _collect(self) -> list[tuple[Slot, int, int]]:
+        """Return the slot, pid and exit code of each process that has ended; its slot has none any more."""
+        ended = []
         for slot in self._slots:
             if slot.pid is not None:
                 pid, wait_status = os.waitpid(slot.pid, os.WNOHANG)
                 if pid:
-                    self._note_end(slot, os.waitstatus_to_exitcode(wait_status))
+                    ended.append((slot, pid, os.waitstatus_to_exitcode(wait_status)))
+                    slot.forget()
+        return ended
+
+    def _give_up_if_hopeless(self) -> None:
         if not self._stopping and self._is_hopeless():
             self._status = Exit.CHILDREN_DIE
             logger.error("supervisor.stopping reason=children_die deaths_in_a_row=%d", self._patience.deaths_in_a_row)
             self._end_all(signal.SIGTERM)
 
-    def _note_end(self, slot: Slot, code: int) -> None:
+    def _note_end(self, slot: Slot, pid: int, code: int) -> None:
         lived_seconds = time.monotonic() - slot.started_at
         wait = self._seconds_to_successor(slot, code, lived_seconds)
         level = logging.INFO if code in RECYCLED else logging.WARNING
@@ -162,12 +233,11 @@ class Supervisor:
             level,
             "supervisor.child_ended slot=%d pid=%d %s lived_seconds=%.1f restart=%s",
             slot.number,
-            slot.pid,
+            pid,
             _told(code),
             lived_seconds,
             "never" if wait is None else f"in_{wait:.1f}_seconds",
         )
-        slot.pid = None
         slot.due_at = None if wait is None else time.monotonic() + wait
         if self._stopping and code not in RECYCLED and self._status == Exit.DONE:
             self._status = code if code > 0 else Exit.FORCED
@@ -228,21 +298,12 @@ def _wakeups() -> Iterator[int]:
         os.close(writable)
 
 
-def _received(wakeups: int, *, timeout_seconds: float | None) -> bytes:
-    """Wait for signals, at most so long, and return their numbers."""
-    readable, _, _ = select.select([wakeups], [], [], timeout_seconds)
-    return os.read(wakeups, 4096) if readable else b""
-
-
-def _end_with_supervisor(lifeline: int) -> None:
-    """Drain when the supervisor is gone, however it went: then nobody holds the pipe's other end any more.
-
-    Every child has closed its copy. A death signal (prctl) would do the same on Linux only, and come too late
-    where the supervisor died before it was asked for.
-    """
-    os.read(lifeline, 1)
-    logger.warning("worker.orphaned pid=%d", os.getpid())
-    os.kill(os.getpid(), signal.SIGTERM)
+def _received(wakeups: int) -> bytes:
+    """Return the numbers of the signals that have come."""
+    try:
+        return os.read(wakeups, 4096)
+    except BlockingIOError:
+        return b""
 
 
 def _told(code: int) -> str:

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from ..exceptions import JobTimeoutError
 from ..execution import Prepared
 from ..holding import Held
+from .copies import call_here
 
 logger = logging.getLogger(__name__)
 
@@ -118,10 +120,10 @@ class Watch(threading.Thread):
     def call(self, prepared: Prepared) -> Any:
         """Call a task on this thread; without a limit there is nothing to watch."""
         if prepared.held.limit_seconds() is None:
-            return prepared.call()
+            return call_here(prepared.call)
         run = ThreadRun(prepared.held)
         with self.watching(run):
-            return run.call(prepared.call)
+            return run.call(partial(call_here, prepared.call))
 
     @contextmanager
     def watching(self, run: Run) -> Iterator[None]:
@@ -186,7 +188,7 @@ def _raise_in_thread(thread_id: int) -> bool:
     https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
     """
     error = ctypes.py_object(JobTimeoutError)
-    return ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), error) == 1
+    return bool(ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), error))
 
 
 def _take_back() -> None:

@@ -18,11 +18,16 @@ from django.db import connections
 from ... import conf, registry
 from ...protocol.connecting import job_alias
 from ...worker.exits import MEANINGS, Exit
+from ...worker.inbox import Inbox, Signal
+from ...worker.lifeline import WorkerEnd
 from ...worker.options import Options
 from ...worker.process import run_worker
 from ...worker.recycling import resident_mb, run_reloading, start_anew
-from ...worker.supervisor import close_connections, other_threads, supervise
+from ...worker.shutdown import run_to_the_end
+from ...worker.supervisor import Patience, close_connections, other_threads, supervise
 
+LEAST_DEAF_SECONDS = 10.0
+"""A process under load may need some seconds to answer its supervisor, however short its leases are."""
 LEVELS = {0: logging.CRITICAL, 1: logging.INFO}
 
 
@@ -93,6 +98,10 @@ class Command(BaseCommand):
         )
         parser.add_argument("--database", help="Alias of the database the jobs are in.")
 
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run as a program does. Unlike under `call_command`, the process ends with it, whatever tasks left behind."""
+        run_to_the_end(partial(super().run_from_argv, argv))
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Run one worker process, or supervise many; exit with its status."""
         _log_to_stderr(options["verbosity"])
@@ -150,13 +159,20 @@ def _run_many(options: Options, processes: int) -> int:
             " settings, apps or task modules are imported must do so later; or start the command several times,"
             " without --processes."
         )
-    status = supervise(processes, burst=options.burst)
-    if status == Exit.CHILDREN_DIE:
+    inbox = Inbox()
+    patience = Patience(deaf_seconds=max(LEAST_DEAF_SECONDS, options.lease_seconds))
+    end = supervise(processes, burst=options.burst, on_stop=lambda: inbox.put(Signal.STOP), patience=patience)
+    if isinstance(end, WorkerEnd):
+        try:
+            return _run(options, partial(run_worker, options, inbox, supervised=True))
+        finally:
+            end.say_stopped()
+    if end == Exit.CHILDREN_DIE:
         raise CommandError(
             "All worker processes died soon after their start, again and again. The log says how each of them ended.",
-            returncode=status,
+            returncode=end,
         )
-    return _run(options, partial(run_worker, options, supervised=True)) if status is None else status
+    return end
 
 
 def _run_one(options: Options, *, reload: bool) -> int:
