@@ -12,8 +12,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from django.apps import apps
 from django.core import checks
+from django.utils import timezone
 
 from . import registry, signalling
+from .bounds import INSTANT, LONGEST_SECONDS, NAME, is_instant, is_name
 from .compat import (
     BaseTaskBackend,
     GenericTask,
@@ -264,12 +266,15 @@ def _is_count(value: Any, *, largest: int = 32_000) -> bool:
 
 
 def _is_duration(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST_SECONDS
 
 
-def _is_name(value: Any) -> bool:
-    """PostgreSQL stores no NUL and no half of a surrogate pair; long names do not fit an index or a notification."""
-    return isinstance(value, str) and 0 < len(value) <= 200 and not re.search("[\0\ud800-\udfff]", value)
+def _can_be_stored(run_after: Any) -> bool:
+    """A naive time is that of the site's time zone, as Django has it."""
+    if not isinstance(run_after, datetime):
+        return False
+    is_naive = timezone.is_naive(run_after)
+    return is_instant(timezone.make_aware(run_after, timezone.get_default_timezone()) if is_naive else run_after)
 
 
 def _are_exceptions(value: Any) -> bool:
@@ -278,18 +283,20 @@ def _are_exceptions(value: Any) -> bool:
     )
 
 
-_NAME = (_is_name, "a text of 1 to 200 characters")
-_TASK = (lambda value: _is_name(getattr(value, "module_path", value)), "a task or the path of its function")
+_NAME = (is_name, NAME)
+_DURATION = (_is_duration, f"a number of seconds above 0, and at most {LONGEST_SECONDS:,} (a hundred years)")
+_TASK = (lambda value: is_name(getattr(value, "module_path", value)), "a task or the path of its function")
 _EXCEPTIONS = (_are_exceptions, "a tuple of exception classes")
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue_name": _NAME,
+    "run_after": (_can_be_stored, INSTANT),
     "tenant": _NAME,
     "shard_key": _NAME,
     "resource": _NAME,
     "unique_key": _NAME,
     "unique_until": (lambda value: value in tuple(UniqueUntil), f"one of {', '.join(UniqueUntil)}"),
     "on_duplicate": (lambda value: value in tuple(OnDuplicate), f"one of {', '.join(OnDuplicate)}"),
-    "window_seconds": (_is_duration, "a finite number of seconds above 0"),
+    "window_seconds": _DURATION,
     "settle": (lambda value: value in tuple(Settle), f"one of {', '.join(Settle)}"),
     "key_order": (lambda value: value in tuple(KeyOrder), f"one of {', '.join(KeyOrder)}"),
     "operation_key": _NAME,
@@ -298,9 +305,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "compensation": _TASK,
     "max_attempts": (_is_count, "a whole number between 1 and 32000"),
     "max_run_seconds": (partial(_is_count, largest=LARGEST_INTEGER), "a whole number of seconds above 0"),
-    "call_deadline_seconds": (_is_duration, "a finite number of seconds above 0"),
-    "replay_safe_seconds": (_is_duration, "a finite number of seconds above 0"),
-    "backoff_seconds": (_is_duration, "a finite number of seconds above 0"),
+    "call_deadline_seconds": _DURATION,
+    "replay_safe_seconds": _DURATION,
+    "backoff_seconds": _DURATION,
     "retry_on": _EXCEPTIONS,
     "bury_on": _EXCEPTIONS,
 }

@@ -12,6 +12,7 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from .bounds import LONGEST_SECONDS
 from .exceptions import SettingsError
 from .states import LIMIT_KINDS
 from .verbs import VERBS
@@ -200,6 +201,8 @@ def _key_problems(key: str, value: Any, *, known: Collection[str]) -> Iterator[P
         yield Problem(key, f"is {value!r}", f"give it a value of type {field.type}")
     elif isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < float("inf"):
         yield Problem(key, f"is {value!r}", "give it a finite value greater than zero")
+    elif key.endswith("_SECONDS") and value is not None and value > LONGEST_SECONDS:
+        yield Problem(key, f"is {value!r}", f"give it at most {LONGEST_SECONDS}, a hundred years")
     elif key in _LARGEST and value > _LARGEST[key]:
         yield Problem(key, f"is {value!r}", f"give it at most {_LARGEST[key]}, which is what the column holds")
     elif key == "DATABASE" and value is not None and value not in django_settings.DATABASES:

@@ -16,15 +16,18 @@ from .acting import Found, audited, conclude, find_replays
 from .acting import Request as Request
 from .actors import Actor as Actor
 from .approving import ask_for_bulk, decide
+from .bounds import NAME, is_name
 from .cloning import ARGS, split
-from .exceptions import LONGEST_NAME, JobNotFoundError
+from .exceptions import JobNotFoundError, ResultError
 from .protocol import operating
 from .protocol.approving import BULK
 from .protocol.connecting import job_alias
 from .refusals import LimitNameError, ReasonMissingError, UnknownVerbError, VerbParamsError
 from .states import FINAL, Outcome
 from .verbs import CLONE, VERBS, Verb
+from .verdicts import as_json
 
+RESULT = "result"
 _BUSY_SQLSTATES = ("55P03", "57014", "40P01", "40001")
 
 
@@ -62,7 +65,7 @@ def act(
         ticket=operating.text(ticket),
         params=_checked(_verb(verb), told),
         payload=payload,
-        idempotency_key=idempotency_key or None,
+        idempotency_key=_key(verb, idempotency_key),
         wait_seconds=wait_seconds,
     )
     if payload and request.needs_approval():
@@ -155,8 +158,14 @@ def _met_another(alias: str, request: Request, error: IntegrityError) -> Action:
 
 
 def _checked(verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
-    params = {name: operating.text(value) if isinstance(value, str) else value for name, value in given.items()}
+    # A result is kept as it is, or refused.
+    texts = {name: operating.text(value) for name, value in given.items() if isinstance(value, str) and name != RESULT}
+    params = {**given, **texts}
     verb.check(params)
+    try:
+        as_json(given.get(RESULT))
+    except ResultError as error:
+        raise VerbParamsError(verb.name, RESULT, f"cannot be stored: {error}") from error
     return params
 
 
@@ -169,7 +178,9 @@ def _verb(name: str) -> Verb:
 
 def _target(verb: Verb, target_id: int | str) -> int | str:
     if verb.kind == "queue":
-        return str(target_id)
+        if not is_name(target_id):
+            raise VerbParamsError(verb.name, "target", f"is no name of a queue: give {NAME}")
+        return target_id
     if verb.kind == "limit":
         return _limit_name(verb, str(target_id))
     try:
@@ -180,9 +191,15 @@ def _target(verb: Verb, target_id: int | str) -> int | str:
         raise JobNotFoundError(target_id) from None
 
 
+def _key(verb: str, key: str | None) -> str | None:
+    if key and not is_name(key):
+        raise VerbParamsError(verb, "idempotency_key", f"cannot be stored: give {NAME}")
+    return key or None
+
+
 def _limit_name(verb: Verb, target_id: str) -> str:
     kind, _, name = target_id.partition(":")
-    if kind not in verb.limits or not 0 < len(name) <= LONGEST_NAME or "\0" in name:
+    if kind not in verb.limits or not is_name(name):
         raise LimitNameError(target_id, verb.limits)
     return target_id
 

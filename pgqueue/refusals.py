@@ -52,7 +52,7 @@ class VerbParamsError(PGQueueError, ValueError):
         super().__init__(verb, param, problem)
         self.verb = verb
         self.param = param
-        self.problem = problem
+        self.problem = problem.rstrip(".")
 
     def __str__(self) -> str:
         return f"{shown(self.verb)}: the param {shown(self.param)} {self.problem}."

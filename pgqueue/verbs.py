@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import verb_params as given_as
-from .exceptions import LONGEST_NAME
+from .bounds import NAME, is_name
 from .refusals import VerbParamsError
 from .states import FINAL, LIMIT_KINDS, WAITING, State
 from .verb_params import LONGEST_PAUSE_SECONDS, Params
@@ -61,8 +61,8 @@ class Verb:
                 continue
             if not (isinstance(given.get(name), str) and given[name].strip()):
                 raise VerbParamsError(self.name, name, "is missing: give one that says something")
-        if len(given.get("queue", "")) > LONGEST_NAME:
-            raise VerbParamsError(self.name, "queue", f"is longer than {LONGEST_NAME} characters")
+        if "queue" in given and not is_name(given["queue"]):
+            raise VerbParamsError(self.name, "queue", f"is no name: give {NAME}")
         seconds = given.get("for_seconds")
         # A pause that ends before it begins would be answered `applied` and stop nothing.
         if seconds is not None and not 0 < seconds <= LONGEST_PAUSE_SECONDS:

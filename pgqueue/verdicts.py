@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .json_input import MAX_CHARACTERS
+from .payloads import encode_result
 from .states import Stage, State, worst
 
 Effects = Sequence[Mapping[str, Any]]
@@ -43,5 +44,5 @@ def given_up(effects: Effects) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> str | None:
-    """Return a result as JSON text, None for None."""
-    return None if value is None else json.dumps(value)
+    """Return a result as JSON text, None for None. Raise `ResultError` for one that jsonb cannot hold."""
+    return encode_result(value, max_bytes=MAX_CHARACTERS)

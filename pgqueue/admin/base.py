@@ -13,12 +13,13 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
 from django.forms.widgets import Media, Script
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -27,10 +28,14 @@ from django.utils.text import capfirst
 
 from .. import conf
 from ..protocol.connecting import job_alias
+from ..protocol.tolerating import tolerant
 from ..protocol.viewing import read_only, took_too_long
-from .keyset import SORT, KeysetChangeList, Order
+from .keyset import SORT, KeysetChangeList, Order, UnreadChangeList
+from .queries import strangeness
 
 READING = ("GET", "HEAD")
+UNREAD = "_pgqueue_unread"
+"""Attribute of a request whose list is not to be read."""
 NAVIGATION = (
     "overview",
     "queue",
@@ -87,8 +92,27 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the list that turns pages by key."""
-        return KeysetChangeList
+        """Return the list that turns pages by key, or one that reads nothing."""
+        return UnreadChangeList if self.is_unread(request) else KeysetChangeList
+
+    def is_unread(self, request: HttpRequest) -> bool:
+        """Return whether the list is only asked for what it would find."""
+        return getattr(request, UNREAD, False)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return what the URL asks for; what no row can have finds nothing rather than everything."""
+        problem = strangeness(request.GET)
+        if problem is None:
+            return super().get_changelist_instance(request)
+        request.GET = QueryDict()
+        setattr(request, UNREAD, True)
+        found: Any = super().get_changelist_instance(request)
+        found.problems = (problem,)
+        return found
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the object of a primary key. Django would also look by another field that the URL names."""
+        return super().get_object(request, object_id)
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Offer no action of the site: an action acts on whatever its filter finds, not on what was seen."""
@@ -113,8 +137,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Say what an empty list means."""
+        return self.looked(
+            request, lambda: super(ReadOnlyAdmin, self).changelist_view(request, self._told(request, extra_context))
+        )
+
+    def _told(self, request: HttpRequest, extra_context: dict[str, Any] | None) -> dict[str, Any]:
         asked = request.GET.get(SORT, "")
-        told = {
+        return {
             "empty_text": self.empty_text,
             "title": capfirst(self.opts.verbose_name_plural),
             "orders": [
@@ -127,7 +156,6 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             **self.page_context(request),
             **(extra_context or {}),
         }
-        return self.looked(request, lambda: super(ReadOnlyAdmin, self).changelist_view(request, told))
 
     def _query_with(self, request: HttpRequest, word: str) -> str:
         asked = {name: values for name, values in request.GET.lists() if name not in (SORT, "after", "before")}
@@ -137,15 +165,35 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show one row, and where its list was left."""
-        told = {**self.page_context(request), "list_url": self.list_url(request), **(extra_context or {})}
-        return self.looked(
-            request, lambda: super(ReadOnlyAdmin, self).change_view(request, object_id, form_url, extra_context=told)
-        )
+
+        def view() -> HttpResponse:
+            told = {**self.page_context(request), "list_url": self.list_url(request), **(extra_context or {})}
+            return super(ReadOnlyAdmin, self).change_view(request, object_id, form_url, extra_context=told)
+
+        return self.looked(request, view)
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Refuse without a look: nobody deletes rows here."""
+        raise PermissionDenied
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show Django's log of an object."""
+        return self.looked(request, lambda: super(ReadOnlyAdmin, self).history_view(request, object_id, extra_context))
 
     def looked(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
         """Run a view and render its answer; a look writes nothing, and is given up when it takes too long."""
         if request.method not in READING:
-            return view()
+            with tolerant(job_alias()):
+                answer = view()
+                return answer.render() if isinstance(answer, SimpleTemplateResponse) else answer
+        return self.bounded(request, view)
+
+    def bounded(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
+        """Do what `looked` does with a view that only reads, whatever the method."""
         try:
             with read_only(job_alias(), timeout_seconds=conf.current().console_timeout_seconds):
                 answer = view()
@@ -156,15 +204,20 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             return self._too_slow(request)
 
     def _too_slow(self, request: HttpRequest) -> HttpResponse:
-        context = {**self.admin_site.each_context(request), **self.page_context(request), "opts": self.opts}
+        # The frame alone: what was too slow once is not asked again.
+        context = {**self.admin_site.each_context(request), **self.frame(request), "opts": self.opts}
         context |= {"media": self.media, "title": self.opts.verbose_name_plural, "list_url": self.list_url(None)}
-        context["crumbs"] = self.crumbs()
+        context |= {"crumbs": self.crumbs(), "has_filter": bool(self.search_fields or self.list_filter)}
         request.current_app = self.admin_site.name
         template = "admin/pgqueue/too_slow.html"
         return TemplateResponse(request, template, context, status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     def page_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Return what the frame of every page shows: the navigation, and whose time is told."""
+        """Return what a page shows around its subject; called within the bounded transaction."""
+        return self.frame(request)
+
+    def frame(self, request: HttpRequest) -> dict[str, Any]:
+        """Return what the frame of every page shows without a query: the navigation, and whose time is told."""
         return {
             "navigation": list(self._navigation(request)),
             "zone": f"{datetime.now(timezone.get_current_timezone()):%Z (UTC%z)}",
@@ -224,8 +277,17 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         url = str(reverse(name, args=[] if pk is None else [quote(pk), *args]))
         return f"{url}?{urlencode(query)}" if query else url
 
+    def has_page(self, pk: Any) -> bool:
+        """Return whether an object can be looked at: an empty name makes no URL."""
+        return str(pk) != ""
+
+    def shows(self, model: type[Model], pk: Any) -> bool:
+        """Return whether this site has a page of an object."""
+        of: Any = self.admin_site._registry.get(model)
+        return of is not None and (not isinstance(of, ReadOnlyAdmin) or of.has_page(pk))
+
     def link(self, model: type[Model], pk: Any, text: Any) -> Any:
-        """Return a link to an object, or the mere text where this site does not show its model."""
-        if not self.admin_site.is_registered(model):
+        """Return a link to an object, or the mere text where this site has no page of it."""
+        if not self.shows(model, pk):
             return text
         return format_html('<a href="{}">{}</a>', self.page_url(model, "change", pk), text)

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.utils import quote
-from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -18,7 +17,6 @@ from django.utils.translation import gettext as _
 from ..bulk import BULK_PERMISSION, bulk_verbs, freeze
 from ..models import BulkAction
 from ..verbs import VERBS, Verb
-from .keyset import UnreadChangeList
 from .search import understand
 from .verbs import VerbAdmin
 from .words import VERB_LABELS
@@ -40,13 +38,11 @@ class BulkVerbs(VerbAdmin):
         return [path("everything/", self.unwrapped(self.everything_view), name=name), *super().get_urls()]
 
     def is_unread(self, request: HttpRequest) -> bool:
-        """Say whether the list is only asked for what it would find."""
+        """Return whether the list is only asked for what it would find."""
         found = request.resolver_match
-        return found is not None and found.url_name == f"{self.opts.app_label}_{self.opts.model_name}_everything"
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return a list that reads nothing, where it is only asked for what it would find."""
-        return UnreadChangeList if self.is_unread(request) else super().get_changelist(request, **kwargs)
+        return super().is_unread(request) or (
+            found is not None and found.url_name == f"{self.opts.app_label}_{self.opts.model_name}_everything"
+        )
 
     def verbs_of(self, request: HttpRequest) -> list[Verb]:
         """Return the verbs that this user may use on many jobs, where the site shows bulk actions."""
@@ -86,10 +82,12 @@ class BulkVerbs(VerbAdmin):
         verb = request.POST.get("verb", "")
         if verb not in {each.name for each in self.verbs_of(request)}:
             raise PermissionDenied
-        if understand(request.GET.get("q", ""), alias="default", may_see_args=True).problems:
-            messages.error(request, _("The search was not understood: nothing was frozen."))
-            return HttpResponseRedirect(self.page_url(self.model, "changelist") + f"?{request.GET.urlencode()}")
+        back = self.page_url(self.model, "changelist") + f"?{request.GET.urlencode()}"
         changelist: Any = self.get_changelist_instance(request)
+        search = understand(request.GET.get("q", ""), alias="default", may_see_args=True)
+        if search.problems or changelist.problems:
+            messages.error(request, _("The search was not understood: nothing was frozen."))
+            return HttpResponseRedirect(self.page_url(self.model, "changelist") if changelist.problems else back)
         asked = ", ".join(f"{name}: {value}" for name, value in changelist.params.items() if value)
         return self.frozen(request, verb, changelist.everything(request), asked or _("no filter: every job"))
 

@@ -106,12 +106,15 @@ class BulkActionAdmin(AskedForAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the preview of what is left and the result of what is done; steps are posted elsewhere."""
-        bulk = self.get_object(request, unquote(object_id))
         if request.method not in READING or not self.has_view_permission(request):
             raise PermissionDenied
+        return self.looked(request, lambda: self._page(request, self._found(request, object_id)))
+
+    def _found(self, request: HttpRequest, object_id: str) -> Any:
+        bulk = self.get_object(request, unquote(object_id))
         if bulk is None:
             raise Http404
-        return self.looked(request, lambda: self._page(request, bulk))
+        return bulk
 
     def _page(self, request: HttpRequest, bulk: Any, problem: str = "") -> HttpResponse:
         context = {
@@ -258,9 +261,11 @@ class BulkActionAdmin(AskedForAdmin):
 
     def csv_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Return the result of each row; words here are codes, so that a program can read them."""
-        bulk = self.get_object(request, unquote(object_id)) if self.has_view_permission(request) else None
-        if bulk is None:
+        if not self.has_view_permission(request):
             raise Http404
+        return self.looked(request, lambda: self._csv(self._found(request, object_id)))
+
+    def _csv(self, bulk: Any) -> HttpResponse:
         answer = HttpResponse(content_type="text/csv; charset=utf-8")
         answer["Content-Disposition"] = f'attachment; filename="bulk-{bulk.pk}.csv"'
         columns = ("job_id", "version_seen", "version_found", "state_found", "outcome", "audit_id")

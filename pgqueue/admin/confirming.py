@@ -49,6 +49,10 @@ class ConfirmPages(AskedForAdmin):
         """Return the target as `act` and the audit log name it; None for what no target is called."""
         raise NotImplementedError
 
+    def has_page(self, pk: Any) -> bool:
+        """Return whether a target can be called so."""
+        return self.target_of(str(pk)) is not None
+
     def place_of(self, obj: Any) -> tuple[str, str | None]:
         """Return the queue, and the task if it has one, that the target belongs to."""
         raise NotImplementedError
@@ -112,6 +116,20 @@ class ConfirmPages(AskedForAdmin):
         A page that refused carries no token to act with: looking again takes a click of its own, so that
         hammering on the button never acts on facts that nobody read.
         """
+        told: dict[str, Any] = {"error": error, "problems": problems or {}, "status": status, "seen": seen}
+        return self.bounded(request, lambda: self._facts_page(request, verb, target, **told))
+
+    def _facts_page(
+        self,
+        request: HttpRequest,
+        verb: Verb,
+        target: str,
+        *,
+        error: str,
+        problems: dict[str, str],
+        status: HTTPStatus,
+        seen: Seen | None,
+    ) -> HttpResponse:
         obj = self.get_object(request, target)
         if obj is None and status != HTTPStatus.GONE:
             raise Http404
@@ -125,7 +143,7 @@ class ConfirmPages(AskedForAdmin):
             "crumbs": self.crumbs((self._object_url(request, target), obj or target), ("", VERB_LABELS[verb.name])),
             "target": target,
             "error": error,
-            "problems": problems or {},
+            "problems": problems,
             "list_url": self.list_url(request),
             "keeps_text": request.method == "POST" and status != HTTPStatus.FORBIDDEN,
             "inputs": [],
@@ -137,7 +155,7 @@ class ConfirmPages(AskedForAdmin):
         if obj is not None:
             context |= self._facts_context(request, verb, target, obj, seen)
             effects, prefilled = self.effects_in_question(verb, obj), self.prefilled(request, verb, obj)
-            context["inputs"] = shown_inputs(verb.name, request.POST, effects, problems or {}, prefilled)
+            context["inputs"] = shown_inputs(verb.name, request.POST, effects, problems, prefilled)
             usable = status in USABLE and context["refusal"] is None
             context["token"] = self._token(request, verb, target, obj, seen, context["facts"]) if usable else ""
         request.current_app = self.admin_site.name

@@ -15,7 +15,7 @@ from ..operations import Actor
 from ..protocol.connecting import job_alias
 from ..protocol.viewing import read_only
 from ..states import Outcome
-from .base import ReadOnlyAdmin
+from .base import UNREAD, ReadOnlyAdmin
 
 
 class ExportedAdmin(ReadOnlyAdmin):
@@ -59,9 +59,12 @@ class ExportedAdmin(ReadOnlyAdmin):
         if not self.may_export(request):
             record(self.export_kind, actor=actor, asked=asked, outcome=Outcome.FORBIDDEN)
             raise PermissionDenied
+        back = self.page_url(self.model, "changelist") + f"?{request.GET.urlencode()}"
+        # Its query is wanted, and no page of it.
+        setattr(request, UNREAD, True)
         found = self.get_changelist_instance(request)
-        if not self.is_understood(request):
-            return HttpResponseRedirect(self.page_url(self.model, "changelist") + f"?{request.GET.urlencode()}")
+        if found.problems or not self.is_understood(request):
+            return HttpResponseRedirect(self.page_url(self.model, "changelist") if found.problems else back)
         columns = self.columns_for(request)
         record(self.export_kind, actor=actor, asked={**asked, "columns": list(columns)}, outcome=Outcome.APPLIED)
         lines = written(pages(self._reader(request, found.queryset, columns)), columns, format=format)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,10 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..bounds import is_name
 from ..exceptions import LONGEST_NAME
+from ..json_input import InputTooLargeError, read_json
+from ..payloads import MAX_DEPTH
 from ..verb_params import LARGEST_COUNT, LARGEST_PRIORITY, LARGEST_WEIGHT
 from ..verbs import OVERRULE
 
@@ -46,22 +48,24 @@ def _rate(text: str) -> float:
 
 
 def _name(text: str) -> str:
-    if len(text) > LONGEST_NAME:
-        raise ValueError(_("Give at most %(longest)d characters.") % {"longest": LONGEST_NAME})
+    if not is_name(text):
+        told = _("Give at most %(longest)d characters, without control characters.")
+        raise ValueError(told % {"longest": LONGEST_NAME})
     return text
 
 
-def _json(text: str) -> str:
+def _json(text: str) -> Any:
     try:
-        json.loads(text)
+        return read_json(text)
+    except InputTooLargeError:
+        raise ValueError(_("This JSON is nested deeper than %(most)d levels.") % {"most": MAX_DEPTH}) from None
     except ValueError:
         raise ValueError(_("This is not JSON. A text stands in quotes.")) from None
-    return text
 
 
 def _json_of(kind: type, told: Any) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        value = json.loads(_json(text))
+        value = _json(text)
         if not isinstance(value, kind):
             raise ValueError(told)
         return value

@@ -13,10 +13,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, JobPayload, JobResult, Limit, Queue, Worker
 from ..protocol.connecting import job_alias
+from ..protocol.tolerating import FarInstant
 from ..states import WAITING, Stage, State
 from .bulk import BulkVerbs
 from .marks import short_path, state_of
-from .words import NOTHING, span
+from .words import NOTHING, instant, span
 
 LONGEST_ERROR = 80
 
@@ -72,6 +73,8 @@ class JobColumns(BulkVerbs):
             return _("ended %(span)s ago") % {"span": span(_seconds(job, job.finished_at))}
         if job.state not in WAITING:
             return NOTHING
+        if isinstance(job.run_at, FarInstant):
+            return _("due at %(at)s") % {"at": instant(job.run_at)}
         seconds = _seconds(job, job.run_at)
         return (_("due in %(span)s") if seconds > 0 else _("due for %(span)s")) % {"span": span(seconds)}
 

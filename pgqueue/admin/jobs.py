@@ -135,17 +135,20 @@ class JobAdmin(JobColumns, ExportedAdmin):
 
     def page_context(self, request: HttpRequest) -> dict[str, Any]:
         """Say above the list which queues are paused: that is why due jobs wait."""
-        told, shows = super().page_context(request), self.admin_site.is_registered(Queue)
+        told = super().page_context(request)
         if (
             request.resolver_match is not None
             and request.resolver_match.url_name == f"{self.opts.app_label}_job_changelist"
         ):
             told["banners"] = [
-                {"url": self.page_url(Queue, "change", queue.name) if shows else "", "text": words}
+                {"url": self._queue_url(queue.name), "text": words}
                 for queue in self.queues_of(request)
                 if (words := pause_of(queue))
             ]
         return told
+
+    def _queue_url(self, name: str) -> str:
+        return self.page_url(Queue, "change", name) if self.shows(Queue, name) else ""
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show every column, and arguments and result to whoever may see them."""

@@ -13,6 +13,7 @@ from django.core import signing
 from django.core.exceptions import ValidationError
 from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest
+from django.urls import NoReverseMatch
 
 AFTER, BEFORE, SORT = "after", "before", "sort"
 CURSORS = (AFTER, BEFORE)
@@ -81,6 +82,8 @@ class KeysetChangeList(ChangeList):
 
     newer_url: str | None = None
     older_url: str | None = None
+    problems: tuple[Any, ...] = ()
+    """What of the URL could not be understood."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
         """Return the rows of the list, in its order, from its beginning."""
@@ -96,6 +99,13 @@ class KeysetChangeList(ChangeList):
         for name in (*CURSORS, SORT):
             found.pop(name, None)
         return found
+
+    def url_for_result(self, result: Any) -> str:
+        """Return the page of a row. Django shows the cell without a link where there is none."""
+        owner: Any = self.model_admin
+        if not owner.has_page(result.pk):
+            raise NoReverseMatch
+        return str(super().url_for_result(result))
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """Return the order that the URL names among the admin's; no other has an index."""

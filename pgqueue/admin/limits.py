@@ -10,7 +10,7 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..exceptions import LONGEST_NAME
+from ..bounds import is_name
 from ..models import Job, Limit
 from ..protocol.connecting import job_alias
 from ..protocol.viewing import database_now
@@ -75,8 +75,7 @@ class LimitAdmin(PausedAdmin):
     def target_of(self, object_id: str) -> str | None:
         """Return kind and name; None for what no limit is called."""
         kind, _colon, name = object_id.partition(":")
-        fits = kind in LIMIT_KINDS and 0 < len(name) <= LONGEST_NAME and "\0" not in name
-        return object_id if fits else None
+        return object_id if kind in LIMIT_KINDS and is_name(name) else None
 
     def place_of(self, obj: Any) -> tuple[str, str | None]:
         """Return the queue or task that it bounds; tenants and resources belong to none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -14,9 +15,10 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from .. import conf
 from ..models import ApprovalRequest, BulkAction, Job, OperatorAction, Queue, Reconcile, Worker
 from ..protocol.connecting import job_alias
-from ..protocol.surveying import COUNTED_AT_MOST
+from ..protocol.surveying import COUNTED_AT_MOST, Live
 from ..states import State
 from .base import ReadOnlyAdmin
 from .charts import HEIGHT, MARGIN, STACKED, WIDTH, columns, dots, percentile, points
@@ -65,12 +67,15 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Return the live numbers for a program."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return self.looked(request, lambda: JsonResponse(_figures(survey(job_alias(), "1h"))))
+        return self.looked(request, lambda: _answered(_figures(self._survey("1h"))))
+
+    def _survey(self, range: str) -> Survey:
+        return survey(job_alias(), range, within_seconds=conf.current().console_timeout_seconds)
 
     def _page(self, request: HttpRequest, extra: dict[str, Any]) -> HttpResponse:
         asked = request.GET.get("range", "")
         chosen = asked if asked in RANGES else "1h"
-        read = survey(job_alias(), chosen)
+        read = self._survey(chosen)
         context = {
             **self.admin_site.each_context(request),
             **self.page_context(request),
@@ -88,7 +93,8 @@ class OverviewAdmin(ReadOnlyAdmin):
             "failures": [self._failure(row) for row in read.failures],
             "windows": WINDOWS,
             "actions": [self._action(*told) for told in collapsed(read.actions)],
-            "read_at": stamp(read.live.at),
+            "read_at": stamp(read.at),
+            "too_slow": read.too_slow,
             "width": WIDTH,
             "height": HEIGHT,
             "line_kinds": ("half", "most"),
@@ -103,7 +109,13 @@ class OverviewAdmin(ReadOnlyAdmin):
         return self.page_url(model, "changelist", **query) if self.admin_site.is_registered(model) else ""
 
     def _needs(self, read: Survey) -> Iterator[dict[str, Any]]:
-        live = read.live
+        if read.live is not None:
+            yield from self._needs_now(read.live)
+        yield from map(self._failing, (row for row in read.failures if row[1] >= MANY_FAILURES))
+        for worker in read.silent:
+            yield {"sign": "!", "text": silent_words(worker), "url": self._list(Worker)}
+
+    def _needs_now(self, live: Live) -> Iterator[dict[str, Any]]:
         if live.ready and not live.slots:
             yield {"sign": "!", "text": no_worker_words(live), "url": self._list(Worker)}
         if live.unknown:
@@ -112,9 +124,8 @@ class OverviewAdmin(ReadOnlyAdmin):
         if live.asked_for:
             yield {"sign": "⚖", "text": asked_words(live), "url": self._list(ApprovalRequest, state="waiting")}
         for queue in live.paused:
-            url = self.page_url(Queue, "change", queue["name"]) if self.admin_site.is_registered(Queue) else ""
+            url = self.page_url(Queue, "change", queue["name"]) if self.shows(Queue, queue["name"]) else ""
             yield {"sign": "‖", "text": pause_words(queue), "url": url}
-        yield from map(self._failing, (row for row in read.failures if row[1] >= MANY_FAILURES))
         if live.alone is not None and live.ready:
             text = _(
                 "Job %(task)s #%(id)s has lost a lease before, so it runs alone: worker %(worker)s takes nothing else "
@@ -122,8 +133,6 @@ class OverviewAdmin(ReadOnlyAdmin):
             )
             url = self.page_url(Job, "change", live.alone["id"]) if self._list(Job) else ""
             yield {"sign": "▶", "text": text % live.alone, "url": url}
-        for worker in read.silent:
-            yield {"sign": "!", "text": silent_words(worker), "url": self._list(Worker)}
 
     def _failing(self, row: tuple[str, int, int, int, int]) -> dict[str, Any]:
         error, jobs = row[:2]
@@ -142,6 +151,8 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def _numbers(self, read: Survey) -> Iterator[dict[str, Any]]:
         live = read.live
+        if live is None:
+            return
         more = live.waiting_is_capped
         old = NOTHING if live.oldest_ready_seconds is None else span(live.oldest_ready_seconds)
         failed = sum(row[3] for row in read.failures)
@@ -195,7 +206,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
 def _step_names(step: int, steps: int, read: Survey) -> list[str]:
     """Return when each step began, oldest first."""
-    return [instant(read.live.at - timedelta(seconds=step * (steps - number))) for number in range(steps)]
+    return [instant(read.at - timedelta(seconds=step * (steps - number))) for number in range(steps)]
 
 
 def _flow(read: Survey, step: int, steps: int) -> dict[str, Any]:
@@ -254,17 +265,21 @@ def _seconds(value: float | None) -> str:
     return f"≤ {value:.3f} s" if value < 1 else f"≤ {span(value)}" if value > 120 else f"≤ {value:.0f} s"
 
 
+def _answered(figures: dict[str, Any]) -> HttpResponse:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if figures["too_slow"] else HTTPStatus.OK
+    return JsonResponse(figures, status=status)
+
+
 def _figures(read: Survey) -> dict[str, Any]:
     live = read.live
     names = ("ready", "scheduled", "retrying", "running", "expired", "unknown", "needs_a_person", "held", "slots")
     return {
-        "at": timezone.localtime(live.at).isoformat() if timezone.is_aware(live.at) else live.at.isoformat(),
-        **{name: getattr(live, name) for name in names},
+        "at": timezone.localtime(read.at).isoformat() if timezone.is_aware(read.at) else read.at.isoformat(),
+        "too_slow": sorted(read.too_slow),
+        **{name: getattr(live, name, None) for name in (*names, "waiting_is_capped", "oldest_ready_seconds")},
         "counted_at_most": COUNTED_AT_MOST,
-        "waiting_is_capped": live.waiting_is_capped,
-        "oldest_ready_seconds": live.oldest_ready_seconds,
-        "paused_queues": [queue["name"] for queue in live.paused],
-        "waiting_for_approval": [asked["id"] for asked in live.asked_for],
-        "silent_workers": [worker.id for worker in read.silent],
-        "failed_within_24h": sum(row[3] for row in read.failures),
+        "paused_queues": None if live is None else [queue["name"] for queue in live.paused],
+        "waiting_for_approval": None if live is None else [asked["id"] for asked in live.asked_for],
+        "silent_workers": None if "silent" in read.too_slow else [worker.id for worker in read.silent],
+        "failed_within_24h": None if "failures" in read.too_slow else sum(row[3] for row in read.failures),
     }

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..exceptions import LONGEST_NAME
+from ..bounds import is_name
 from ..models import Job, Limit, Queue
 from ..protocol import surveying
 from ..protocol.connecting import job_alias
@@ -102,7 +102,7 @@ class QueueAdmin(PausedAdmin):
 
     def target_of(self, object_id: str) -> str | None:
         """Return the name, unless no row can have it."""
-        return object_id if 0 < len(object_id) <= LONGEST_NAME and "\0" not in object_id else None
+        return object_id if is_name(object_id) else None
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the queue; one without a row is active, and is paused before its first job if need be."""

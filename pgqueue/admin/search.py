@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable
@@ -14,12 +13,17 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
+from ..json_input import read_json
 from ..models import Effect, JobPayload, OperationKey
 from ..states import WAITING, Lane, State
 
 LARGEST_ID = 2**63 - 1
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 LONGEST_AGE_SECONDS = 3660 * 86_400
+LONGEST_SEARCH = 2_000
+MOST_TERMS = 20
+DEEPEST_PATH = 20
+"""Names in the path of an argument, as in args.card.kind."""
 
 
 def job_id(text: str) -> int | None:
@@ -42,9 +46,9 @@ def understand(text: str, *, alias: str, may_see_args: bool) -> Search:
     """Read the search box: `name:value` terms and job numbers, joined by AND."""
     condition, problems, names = Q(), [], set()
     try:
-        terms = shlex.split(text.replace("\0", ""), posix=True)
-    except ValueError:
-        return Search(condition, (_("A quote is not closed."),), frozenset())
+        terms = _terms(text)
+    except ValueError as error:
+        return Search(condition, (str(error),), frozenset())
     for term in terms:
         name, colon, value = term.partition(":")
         if not colon:
@@ -61,6 +65,18 @@ def understand(text: str, *, alias: str, may_see_args: bool) -> Search:
     return Search(condition, tuple(problems), frozenset(names))
 
 
+def _terms(text: str) -> list[str]:
+    if len(text) > LONGEST_SEARCH:
+        raise ValueError(_("The search is longer than %(longest)d characters.") % {"longest": LONGEST_SEARCH})
+    try:
+        terms = shlex.split(text.replace("\0", ""), posix=True)
+    except ValueError:
+        raise ValueError(_("A quote is not closed.")) from None
+    if len(terms) > MOST_TERMS:
+        raise ValueError(_("The search has more than %(most)d terms.") % {"most": MOST_TERMS})
+    return terms
+
+
 def _condition(name: str, value: str, alias: str, may_see_args: bool) -> Q | str:
     """Return the condition of one term, or what is wrong with it."""
     if not value:
@@ -68,6 +84,8 @@ def _condition(name: str, value: str, alias: str, may_see_args: bool) -> Q | str
     if name.startswith("args."):
         if not may_see_args:
             return _("Searching arguments needs the permission pgqueue.view_job_args.")
+        if name.count(".") > DEEPEST_PATH:
+            return _("The path of the argument has more than %(most)d names.") % {"most": DEEPEST_PATH}
         return Q(pk__in=_with_argument(alias, name.removeprefix("args."), value))
     if name not in TERMS:
         known = " ".join(f"{each}:" for each in (*TERMS, "args.NAME"))
@@ -136,7 +154,7 @@ def _with_argument(alias: str, path: str, value: str) -> Any:
 
 def _readings(value: str) -> list[Any]:
     try:
-        read = json.loads(value)
+        read = read_json(value)
     except ValueError:
         return [value]
     return [value, read] if isinstance(read, int | float | bool) and abs(read) < 2**63 else [value]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ..models import OperatorAction
 from ..protocol import surveying
 from ..protocol.surveying import Live, Silent
+from ..protocol.viewing import TooSlowError, bounded, database_now
 
 FRESH_SECONDS = 5.0
 LATEST_ACTIONS = 8
@@ -22,26 +26,32 @@ RANGES = {"1h": (60, 60), "6h": (300, 72), "24h": (900, 96), "7d": (7200, 84)}
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All that the overview shows, in six queries."""
+    """All that the overview shows, in six queries. What was too slow to be read is None, or empty, and `too_slow`."""
 
-    live: Live
+    live: Live | None
     silent: list[Silent]
     minutes: list[tuple[int, str, int]]
     histograms: list[tuple[int, int, int, int]]
     failures: list[tuple[str, int, int, int, int]]
     actions: list[OperatorAction]
+    too_slow: frozenset[str]
+    """Names of the fields above that were not read."""
+    at: datetime
 
 
 _lock = threading.Lock()
 _kept: dict[tuple[str, str], tuple[float, Survey]] = {}
 
 
-def survey(alias: str, range: str) -> Survey:
-    """Return figures that are no older than `FRESH_SECONDS`; whoever asks meanwhile waits for the same answer."""
+def survey(alias: str, range: str, *, within_seconds: float) -> Survey:
+    """Return figures that are no older than `FRESH_SECONDS`; whoever asks meanwhile waits for the same answer.
+
+    Called within a `read_only` transaction. All queries together take `within_seconds`, and each a part of it.
+    """
     with _lock:
         until, kept = _kept.get((alias, range), (0.0, None))
         if kept is None or time.monotonic() >= until:
-            kept = _read(alias, range)
+            kept = _read(alias, range, time.monotonic() + within_seconds)
             _kept[alias, range] = (time.monotonic() + FRESH_SECONDS, kept)
         return kept
 
@@ -51,17 +61,31 @@ def forget() -> None:
     _kept.clear()
 
 
-def _read(alias: str, range: str) -> Survey:
+def _read(alias: str, range: str, deadline: float) -> Survey:
     step, steps = RANGES[range]
     asked: dict[str, Any] = {"step_seconds": step, "steps": steps}
-    return Survey(
-        live=surveying.live(alias),
-        silent=surveying.silent(alias),
-        minutes=surveying.minutes(alias, **asked),
-        histograms=surveying.histograms(alias, **asked),
-        failures=surveying.failures(alias),
-        actions=list(OperatorAction.objects.using(alias).order_by("-id").defer("facts", "params")[:READ_ACTIONS]),
-    )
+    at = database_now(alias)
+    found: dict[str, Any] = {}
+    # Small tables first. Each query may take half of the time that is left, and the last one all of it.
+    reads: dict[str, Callable[[], Any]] = {
+        "actions": lambda: _actions(alias),
+        "minutes": lambda: surveying.minutes(alias, **asked),
+        "failures": lambda: surveying.failures(alias),
+        "histograms": lambda: surveying.histograms(alias, **asked),
+        "silent": lambda: surveying.silent(alias),
+        "live": lambda: surveying.live(alias),
+    }
+    for name, read in reads.items():
+        left = deadline - time.monotonic()
+        with suppress(TooSlowError), bounded(alias, timeout_seconds=left if name == "live" else left / 2):
+            found[name] = read()
+    too_slow = frozenset(reads) - frozenset(found)
+    empty: dict[str, Any] = {name: None if name == "live" else [] for name in too_slow}
+    return Survey(**found, **empty, too_slow=too_slow, at=at)
+
+
+def _actions(alias: str) -> list[OperatorAction]:
+    return list(OperatorAction.objects.using(alias).order_by("-id").defer("facts", "params")[:READ_ACTIONS])
 
 
 def bulk_of(action: OperatorAction) -> str | None:

@@ -24,7 +24,6 @@ from ..refusals import IdempotencyKeyReusedError, VerbParamsError
 from ..states import Outcome
 from ..verbs import VERBS, Verb
 from .asking import waiting_lines
-from .base import READING
 from .confirming import REASONED_LEVEL, TYPED_LEVEL, ConfirmPages
 from .consequences import CONSEQUENCES
 from .inputs import placeholders, read_inputs
@@ -113,8 +112,6 @@ class VerbAdmin(ConfirmPages):
             return self._forbid(request, verb, target, actor)
         if request.method == "POST" and "look" not in request.POST:
             return self._post(request, verb, target, actor)
-        if request.method in READING:
-            return self.looked(request, lambda: self._page(request, verb, target))
         return self._page(request, verb, target)
 
     def _forbid(self, request: HttpRequest, verb: Verb, target: str, actor: Actor) -> HttpResponse:

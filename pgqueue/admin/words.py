@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..protocol.tolerating import FarInstant
 from ..states import Outcome, Stage, State
 
 NOTHING = "-"
@@ -196,14 +198,16 @@ def instant(value: datetime | None) -> str:
     """
     if value is None:
         return NOTHING
+    if isinstance(value, FarInstant):
+        return gettext("a time that cannot be shown (%(text)s)") % {"text": value.text}
     aware = timezone.make_aware(value, timezone.get_default_timezone()) if timezone.is_naive(value) else value
     return f"{timezone.localtime(aware):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def stamp(value: datetime | None) -> Any:
     """Write an instant as markup: machine-readable, and with UTC in its title."""
-    if value is None:
-        return NOTHING
+    if value is None or isinstance(value, FarInstant):
+        return instant(value)
     aware = timezone.make_aware(value, timezone.get_default_timezone()) if timezone.is_naive(value) else value
     utc = aware.astimezone(UTC)
     return format_html(
@@ -214,6 +218,8 @@ def stamp(value: datetime | None) -> Any:
 def span(seconds: float) -> str:
     """Write a length of time in its one fitting unit: "74 s", "12 min", "3 h", "2 d"."""
     seconds = abs(seconds)
+    if not math.isfinite(seconds):
+        return "∞"
     if seconds < 120:
         return _("%(number)d s") % {"number": seconds}
     if seconds < 2 * 3600:

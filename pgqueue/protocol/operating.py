@@ -15,6 +15,7 @@ from ..sql import load
 from ..states import Stage, State
 from .following import compensate as enqueue_compensation
 from .following import compensation_of, enqueue_on_dead
+from .tolerating import tolerant
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def lock_target(alias: str, kind: str, id: int | str) -> dict[str, Any] | None:
     """
     if kind in ("queue", "limit"):
         _execute(alias, f"ensure_{kind}", {"id": id})
-    rows = _execute(alias, f"lock_{kind}", {"id": id if isinstance(id, str) else bigint(id)})
+    with tolerant(alias):
+        rows = _execute(alias, f"lock_{kind}", {"id": id if isinstance(id, str) else bigint(id)})
     if not rows:
         return None
     if kind != "job":
@@ -107,7 +109,8 @@ def lock_jobs(alias: str, ids: Sequence[int]) -> tuple[dict[int, dict[str, Any]]
 
     What is in neither is gone.
     """
-    rows = _execute(alias, "lock_jobs", {"ids": list(ids)})
+    with tolerant(alias):
+        rows = _execute(alias, "lock_jobs", {"ids": list(ids)})
     effects = _effects(alias, rows)
     locked = {row["id"]: {**row, "effects": effects[row["id"]]} for row in rows}
     left = [id for id in ids if id not in locked]

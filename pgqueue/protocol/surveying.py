@@ -91,9 +91,13 @@ def live(alias: str) -> Live:
         row = dict(zip([column.name for column in cursor.description], cursor.fetchone(), strict=True))
     # Django hands out JSON as text.
     alone = None if row["alone"] is None else json.loads(row["alone"])
-    return Live(
-        **{**row, "paused": json.loads(row["paused"]), "asked_for": json.loads(row["asked_for"]), "alone": alone}
-    )
+    told = {name: [_with_seconds(each) for each in json.loads(row[name])] for name in ("paused", "asked_for")}
+    return Live(**{**row, **told, "alone": alone})
+
+
+def _with_seconds(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: PostgreSQL writes it as a text."""
+    return {**row, **{name: float(row[name]) for name in ("seconds", "left_seconds") if row.get(name) is not None}}
 
 
 def by_queue(alias: str) -> dict[str, dict[str, tuple[int, float]]]:

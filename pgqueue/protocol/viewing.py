@@ -9,18 +9,49 @@ from datetime import datetime
 from django.db import OperationalError, connections, transaction
 
 from ..sql import load
+from .tolerating import tolerant
 
 _CANCELLED = "57014"
 
 
+class TooSlowError(Exception):
+    """A read was given up because its time was over."""
+
+
 @contextmanager
 def read_only(alias: str, *, timeout_seconds: float) -> Iterator[None]:
-    """Run reads in a transaction that refuses writes and bounds each statement, and roll it back."""
-    with transaction.atomic(using=alias):
+    """Run reads in a transaction that refuses writes and bounds each statement, and roll it back.
+
+    Rows that were written by hand are read as far as Python can, as `tolerant` says.
+    """
+    with transaction.atomic(using=alias), tolerant(alias):
         with connections[alias].cursor() as cursor:
-            cursor.execute(load("set_read_only"), {"timeout_ms": str(max(1, int(timeout_seconds * 1000)))})
+            cursor.execute(load("set_read_only"), {"timeout_ms": _milliseconds(timeout_seconds)})
         yield
         transaction.set_rollback(True, using=alias)
+
+
+@contextmanager
+def bounded(alias: str, *, timeout_seconds: float) -> Iterator[None]:
+    """Run reads of a `read_only` transaction with a shorter bound, so that later ones go on whatever becomes of them.
+
+    Raise `TooSlowError` when one of them took longer.
+    """
+    try:
+        with transaction.atomic(using=alias):
+            with connections[alias].cursor() as cursor:
+                cursor.execute(load("set_statement_timeout"), {"timeout_ms": _milliseconds(timeout_seconds)})
+            yield
+            transaction.set_rollback(True, using=alias)
+    except OperationalError as error:
+        if not took_too_long(error):
+            raise
+        raise TooSlowError from error
+
+
+def _milliseconds(seconds: float) -> str:
+    # A timeout of 0 would wait for ever.
+    return str(max(1, int(seconds * 1000)))
 
 
 def has_argument_index(alias: str) -> bool:

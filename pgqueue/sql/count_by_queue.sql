@@ -73,7 +73,7 @@ live AS MATERIALIZED (
 )
 SELECT
     live.queue, live.state, count(*),
-    extract(epoch FROM statement_timestamp() - min(live.run_at))::float8
+    (extract(epoch FROM statement_timestamp()) - extract(epoch FROM min(live.run_at)))::float8
 FROM live
 GROUP BY live.queue, live.state
 UNION ALL

@@ -47,7 +47,7 @@ SELECT
         AS scheduled,
     (SELECT count(*) FROM waiting WHERE waiting.state = 'retrying') AS retrying,
     (
-        SELECT extract(epoch FROM statement_timestamp() - min(waiting.run_at))::float8
+        SELECT (extract(epoch FROM statement_timestamp()) - extract(epoch FROM min(waiting.run_at)))::float8
         FROM waiting
         WHERE waiting.run_at <= statement_timestamp()
     ) AS oldest_ready_seconds,
@@ -64,15 +64,15 @@ SELECT
     (SELECT count(*) FROM unknown WHERE unknown.probe_at IS NULL) AS needs_a_person,
     (SELECT oldest.id FROM oldest) AS oldest_unknown_id,
     (SELECT oldest.task FROM oldest) AS oldest_unknown_task,
-    (SELECT extract(epoch FROM statement_timestamp() - oldest.claimed_at)::float8 FROM oldest)
+    (SELECT (extract(epoch FROM statement_timestamp()) - extract(epoch FROM oldest.claimed_at))::float8 FROM oldest)
         AS oldest_unknown_seconds,
     (SELECT count(*) FROM held) AS held,
     (
         SELECT COALESCE(jsonb_agg(
             jsonb_build_object(
                 'name', queue.name, 'by', queue.paused_by, 'reason', queue.pause_reason,
-                'seconds', extract(epoch FROM statement_timestamp() - queue.paused_at)::float8,
-                'left_seconds', extract(epoch FROM queue.paused_until - statement_timestamp())::float8
+                'seconds', (extract(epoch FROM statement_timestamp()) - extract(epoch FROM queue.paused_at))::float8,
+                'left_seconds', (extract(epoch FROM queue.paused_until) - extract(epoch FROM statement_timestamp()))::float8
             )
             ORDER BY queue.paused_at
         ), '[]')
@@ -86,7 +86,7 @@ SELECT
                 jsonb_build_object(
                     'id', request.id, 'verb', request.verb, 'kind', request.target_kind, 'target', request.target_id,
                     'by', request.asked_by,
-                    'seconds', extract(epoch FROM statement_timestamp() - request.created_at)::float8
+                    'seconds', (extract(epoch FROM statement_timestamp()) - extract(epoch FROM request.created_at))::float8
                 )
                 ORDER BY request.id
             ),

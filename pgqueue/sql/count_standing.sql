@@ -112,7 +112,9 @@ standings (standing, since) AS (
 SELECT
     standings.standing,
     count(*) AS jobs,
-    NULLIF(GREATEST(extract(epoch FROM statement_timestamp() - min(standings.since)), 0), 0)::float8 AS overdue_seconds
+    NULLIF(
+        GREATEST(extract(epoch FROM statement_timestamp()) - extract(epoch FROM min(standings.since)), 0), 0
+    )::float8 AS overdue_seconds
 FROM standings
 GROUP BY standings.standing
 ORDER BY standings.standing

@@ -3,9 +3,9 @@
 -- Returns: worker, host, pid, seconds since it was heard, leases, seconds until the first of them ends.
 SELECT
     worker.id, worker.host, worker.pid,
-    extract(epoch FROM statement_timestamp() - worker.heartbeat_at)::float8 AS silent_seconds,
+    (extract(epoch FROM statement_timestamp()) - extract(epoch FROM worker.heartbeat_at))::float8 AS silent_seconds,
     count(job.id) AS leases,
-    extract(epoch FROM min(job.lease_until) - statement_timestamp())::float8 AS expiry_seconds
+    (extract(epoch FROM min(job.lease_until)) - extract(epoch FROM statement_timestamp()))::float8 AS expiry_seconds
 FROM pgqueue_worker AS worker
 LEFT JOIN pgqueue_job AS job ON job.worker_id = worker.id AND job.state = 'running'
 WHERE worker.stopped_at IS NULL

@@ -9,7 +9,7 @@ SELECT
         ELSE 'alive'
     END AS state,
     worker.host, worker.pid, ARRAY(SELECT jsonb_array_elements_text(worker.queues)) AS queues,
-    extract(epoch FROM statement_timestamp() - worker.heartbeat_at)::float8 AS silent_seconds,
+    (extract(epoch FROM statement_timestamp()) - extract(epoch FROM worker.heartbeat_at))::float8 AS silent_seconds,
     (SELECT count(*) FROM pgqueue_job AS job WHERE job.state = 'running' AND job.worker_id = worker.id) AS leases
 FROM pgqueue_worker AS worker
 WHERE worker.id = %(id)s::bigint

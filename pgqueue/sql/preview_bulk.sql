@@ -10,7 +10,7 @@ SELECT
             SELECT FROM pgqueue_effect AS effect WHERE effect.job_id = job.id AND effect.remote_reference IS NOT NULL
         )
     ) AS with_reference,
-    extract(epoch FROM statement_timestamp() - min(job.created_at))::float8 AS oldest_seconds
+    (extract(epoch FROM statement_timestamp()) - extract(epoch FROM min(job.created_at)))::float8 AS oldest_seconds
 FROM pgqueue_bulkitem AS item
 LEFT JOIN pgqueue_job AS job ON job.id = item.job_id
 WHERE item.bulk_id = %(id)s::uuid

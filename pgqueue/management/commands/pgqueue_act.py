@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...exceptions import PGQueueError
+from ...exceptions import PGQueueError, shown
+from ...json_input import read_json
 from ...operations import Action, Actor, act
 from ...states import Outcome
 from ...verb_params import LONGEST_PAUSE_SECONDS
@@ -107,9 +107,9 @@ class Command(BaseCommand):
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text} is not JSON: {error}") from error
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not JSON that can be used: {error}") from error
 
 
 def _seconds(text: str) -> float:
