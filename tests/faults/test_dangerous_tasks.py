@@ -32,10 +32,8 @@ GONE_SECONDS = 10.0
 NEIGHBOURS = 8
 
 DEADLY = {"exit_at_once", "abort", "segfault", "kill_itself", "overflow_the_stack"}
-ENDING = {"send_sigint"}
-"""The process ends by itself, and drains before."""
-DEAF = {"replace_the_handler", "ignore_sigterm_in_c"}
-"""A lone process no longer hears SIGTERM: a fault of the task that the service manager's SIGKILL ends."""
+LEAVING_A_PROCESS = {"leave_a_child", "fork_and_sleep"}
+"""It lives on as the task wanted it to. Every other copy is ended."""
 IN_SHORT = ("leave_a_thread", "fork_and_return", "leave_a_thread_that_holds_the_interpreter", "ignore_sigterm_in_c")
 
 
@@ -61,6 +59,8 @@ def test_others_get_their_ending_and_the_process_ends(
             assert database.job(dangerous)["lease_losses"] > 0
         family.send(signal.SIGTERM)
         family.wait(within_seconds=DRAIN_SECONDS)
+        if name not in LEAVING_A_PROCESS:
+            until(lambda: not _relatives(journal), within_seconds=1, what="every copy ends")
         _until_gone(_children(family), within_seconds=1)
     finally:
         _kill_what_is_left(family, journal)
@@ -89,13 +89,22 @@ def _until_gone(pids: list[int], *, within_seconds: float) -> None:
     until(lambda: not any(map(_is_running, pids)), within_seconds=within_seconds, what=f"{pids} end")
 
 
-def _kill_what_is_left(family: WorkerProcess, journal: Journal) -> None:
-    """Children that a task made outlive the worker, and have its environment."""
-    family.end()
+def _relatives(journal: Journal) -> list[int]:
+    """Return the pids of all processes that have the environment that this test gave its worker."""
+    found = []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if f"PGQUEUE_TEST_JOURNAL={journal}".encode() in environment.read_bytes():
-                os.kill(int(environment.parent.name), signal.SIGKILL)
+                found.append(int(environment.parent.name))
+    return found
+
+
+def _kill_what_is_left(family: WorkerProcess, journal: Journal) -> None:
+    """Children that a task made outlive the worker."""
+    family.end()
+    for pid in _relatives(journal):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -183,3 +183,20 @@ def test_a_drain_without_a_server_ends_when_the_leases_do(
     assert database.job(job_id)["state"] == "running"
     workers.start()
     until(lambda: database.are_all("succeeded"))
+
+
+@pytest.mark.faults
+def test_an_idle_worker_ends_at_once(workers: Workers, database: Database) -> None:
+    """Nothing is left to do but to close connections. A thread that slept on would take a second each time."""
+    fastest = min(_seconds_to_end(workers, database) for _ in range(3))
+    print(f"gone after {1000 * fastest:.0f} ms")
+    assert fastest < 0.5
+
+
+def _seconds_to_end(workers: Workers, database: Database) -> float:
+    worker = workers.start(settings={"LISTEN": False}).until_started()
+    until(lambda: database.value("SELECT count(*) FROM pgqueue_worker WHERE stopped_at IS NULL") == 1)
+    time.sleep(0.3)
+    began = time.monotonic()
+    assert worker.drain() == 0
+    return time.monotonic() - began

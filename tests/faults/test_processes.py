@@ -344,6 +344,22 @@ def test_a_changed_file_drains_and_starts_again(
 
 
 @pytest.mark.faults
+def test_a_signal_while_it_drains_for_a_changed_file_ends_it(
+    workers: Workers, database: Database, journal: Journal, tmp_path: Path
+) -> None:
+    reloaded = Reloaded(tmp_path / "code", workers)
+    worker = reloaded.worker.until_started()
+    job_id = fault_tasks.wait_for.enqueue(str(journal)).id
+    until(journal.starts)
+    until(lambda: (reloaded.write("2"), worker.says("worker.draining"))[1])
+    worker.send(INT)
+    journal.open()
+    assert worker.wait(within_seconds=20) == 0
+    assert not worker.says("version 2")
+    assert database.job(job_id)["state"] == "succeeded"
+
+
+@pytest.mark.faults
 @not_in_short
 def test_a_file_that_cannot_be_imported_is_waited_for(workers: Workers, database: Database, tmp_path: Path) -> None:
     reloaded = Reloaded(tmp_path / "code", workers)

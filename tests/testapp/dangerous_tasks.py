@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import ctypes
@@ -93,7 +94,7 @@ def overflow_the_stack() -> None:
 
 @deed
 def leave_a_thread() -> None:
-    threading.Thread(target=hang, name="left behind").start()
+    threading.Thread(target=hang, name="left behind", daemon=False).start()
 
 
 @deed
@@ -175,12 +176,10 @@ def replace_the_handler() -> None:
 
 @deed
 def ignore_sigterm_in_c() -> None:
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
     libc = ctypes.CDLL(None)
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     libc.signal.restype = ctypes.c_void_p
-    libc.signal(signal.SIGTERM, 1)
-    del handler
+    libc.signal(signal.SIGTERM, signal.SIG_IGN.value)
 
 
 @deed
@@ -240,8 +239,7 @@ def raise_system_exit() -> None:
 
 @deed
 def end_the_thread() -> None:
-    import_of_thread = __import__("_thread")
-    import_of_thread.exit()
+    _thread.exit()
 
 
 # -- the database ------------------------------------------------------------------------------------------
