@@ -7,9 +7,10 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 from django.db import DataError
 
+from pgqueue import retention as retention_module
 from pgqueue.actors import Actor
 from pgqueue.models import Attempt, Effect, Job, JobPayload, JobResult, OperationKey, OperatorAction, Probe
 from pgqueue.retention import sweep
@@ -69,15 +70,51 @@ def test_all_that_belongs_to_a_job_goes_with_it_but_its_spent_key() -> None:
     assert OperationKey.objects.count() == 2
 
 
-def test_a_sweep_goes_on_behind_what_it_keeps_and_each_batch_that_deletes_is_an_audit_row() -> None:
+def test_a_sweep_goes_on_behind_what_it_keeps_and_its_batches_share_an_audit_row() -> None:
     for _ in range(3):
         JobFactory()
         ended(8, succeeded=True)
     assert prune(batch=1) == "3 of 6 jobs were deleted"
     rows = OperatorAction.objects.values_list("verb", "actor_name", "reason", "facts")
-    assert list(rows) == 3 * [("prune", "cron", "retention", {"deleted": 1})]
+    assert list(rows.order_by("id")) == [("prune", "cron", "retention", {"deleted": deleted}) for deleted in (1, 2)]
     assert prune(batch=2) == "0 of 3 jobs were deleted"
-    assert OperatorAction.objects.count() == 3
+    assert OperatorAction.objects.count() == 2
+
+
+def test_a_long_sweep_is_put_on_record_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention_module, "RECORD_SECONDS", 0.0)
+    for _ in range(3):
+        ended(8, succeeded=True)
+    prune(batch=1)
+    assert list(OperatorAction.objects.values_list("facts", flat=True)) == 3 * [{"deleted": 1}]
+
+
+def test_what_a_sweep_deleted_before_it_broke_off_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = ended(8, succeeded=True), [ended(8, succeeded=True) for _ in range(3)][-1]
+    real = retention_module.prune
+
+    def prune_until_the_last(alias: str, **params: Any) -> Any:
+        if params["after_id"] >= last.pk - 1:
+            raise KeyboardInterrupt
+        return real(alias, **params)
+
+    monkeypatch.setattr(retention_module, "prune", prune_until_the_last)
+    with pytest.raises(KeyboardInterrupt):
+        prune(batch=1)
+    assert list(Job.objects.all()) == [last]
+    deleted = OperatorAction.objects.order_by("id").values_list("facts__deleted", flat=True)
+    assert list(deleted) == [1, last.pk - first.pk - 1]
+
+
+def test_the_report_of_the_projects_checks_is_not_written() -> None:
+    """A scheduler mails what is written."""
+    assert not load_command_class("pgqueue", "pgqueue_prune").requires_system_checks
+
+
+def test_a_wrong_setting_is_named_all_the_same(settings: Any) -> None:
+    settings.PGQUEUE = {"RETENTION_SECOND": DAY}
+    with pytest.raises(CommandError, match="RETENTION_SECOND"):
+        prune()
 
 
 def test_nothing_is_deleted_that_cannot_be_put_on_record() -> None:

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ... import conf
 from ...actors import Actor
+from ...exceptions import SettingsError
 from ...retention import BATCH, sweep
 
 UNFINISHED = 3
@@ -24,6 +25,9 @@ class Command(BaseCommand):
         "that belongs to them. Exit status 3: the time was over first."
     )
 
+    requires_system_checks = ()
+    """A scheduler mails what a command writes: the report of the project's checks is for `check`."""
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("--most-seconds", type=float, default=300.0, metavar="S", help="Begin no batch after this.")
@@ -33,7 +37,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep, and say what came of it."""
-        settings = conf.current()
+        try:
+            settings = conf.current()
+        except SettingsError as error:
+            raise CommandError(str(error)) from error
         if settings.retention_seconds is None and settings.dead_retention_seconds is None:
             raise CommandError(
                 "Jobs are kept for ever: set PGQUEUE['RETENTION_SECONDS'] or ['DEAD_RETENTION_SECONDS']."
