@@ -284,13 +284,15 @@ def test_a_heartbeat_stays_hot():
 def test_no_function_of_the_queue_runs_with_its_owners_rights():
     with connection.cursor() as cursor:
         cursor.execute("SELECT proname, prosecdef FROM pg_proc WHERE proname LIKE 'pgqueue%'")
-        assert set(cursor.fetchall()) == {("pgqueue_refuse_change", False), ("pgqueue_check_job", False)}
+        names = ("pgqueue_refuse_change", "pgqueue_check_job", "pgqueue_tokens")
+        assert set(cursor.fetchall()) == {(name, False) for name in names}
 
 
 @pytest.mark.django_db
-def test_whoever_writes_jobs_may_run_their_check_whatever_the_default_privileges_say():
+@pytest.mark.parametrize("name", ["pgqueue_check_job", "pgqueue_tokens"])
+def test_whoever_writes_jobs_may_run_the_functions_of_it_whatever_the_default_privileges_say(name):
     with connection.cursor() as cursor:
-        cursor.execute("SELECT proacl::text FROM pg_proc WHERE proname = 'pgqueue_check_job'")
+        cursor.execute("SELECT proacl::text FROM pg_proc WHERE proname = %s", [name])
         assert "{=X/" in cursor.fetchone()[0]
 
 
@@ -430,3 +432,15 @@ def test_a_missing_table_is_an_error_that_names_it(session):
         session.execute("SET LOCAL search_path = pg_catalog")
         with pytest.raises(psycopg.errors.UndefinedTable, match="pgqueue_job"):
             claim(session, Claimant(worker_id=1, tasks=("t",), lease_seconds=60), lane=Lane.PLAIN, limit=1)
+
+
+@pytest.mark.django_db
+def test_the_server_writes_out_what_a_bucket_holds():
+    """A call for each limit and claim would take longer than the sum."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "EXPLAIN VERBOSE SELECT pgqueue_tokens(tokens, rate_per_second, burst, refilled_at) FROM pgqueue_limit"
+        )
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "GREATEST" in plan
+    assert "pgqueue_tokens" not in plan

@@ -80,6 +80,30 @@ RULES = migrations.RunSQL(
     ],
 )
 
+# What a rate's bucket holds now; null without a rate. Written by the server in place of the call. Where the clock has
+# gone back by more than a token takes to come, one token is there: the claim that takes it writes the time of today.
+# The other readings are a rate that stands still until the clock has caught up, and a whole burst too many.
+TOKENS = migrations.RunSQL(
+    [
+        """
+        CREATE FUNCTION pgqueue_tokens(tokens float8, rate_per_second float8, burst integer, refilled_at timestamptz)
+        RETURNS float8 LANGUAGE sql STABLE PARALLEL SAFE AS $$
+            SELECT LEAST(
+                burst,
+                CASE
+                    WHEN rate_per_second * extract(epoch FROM refilled_at - statement_timestamp()) > 1
+                        THEN GREATEST(tokens, 1)
+                    ELSE GREATEST(tokens, 0)
+                        + rate_per_second * GREATEST(extract(epoch FROM statement_timestamp() - refilled_at), 0)
+                END
+            )
+        $$
+        """,
+        "GRANT EXECUTE ON FUNCTION pgqueue_tokens TO PUBLIC",
+    ],
+    "DROP FUNCTION IF EXISTS pgqueue_tokens",
+)
+
 APPEND_ONLY = migrations.RunSQL(
     [
         """
@@ -130,8 +154,8 @@ STORAGE = migrations.RunSQL(
 
 
 class Migration(migrations.Migration):
-    """The fence sequence, the rules of a job's row, the audit trigger, storage parameters."""
+    """The fence sequence, the rules of a job's row, what a bucket holds, the audit trigger, storage parameters."""
 
     dependencies = (("pgqueue", "0001_tables"),)
 
-    operations = (FENCE, RULES, APPEND_ONLY, STORAGE)
+    operations = (FENCE, RULES, TOKENS, APPEND_ONLY, STORAGE)

@@ -87,14 +87,7 @@ bounds AS MATERIALIZED (
                 THEN 0
             ELSE LEAST(
                 bound.max_running - COALESCE((running.counts ->> bound.id)::int, 0),
-                floor(
-                    LEAST(
-                        bound.burst,
-                        bound.tokens
-                        + bound.rate_per_second
-                        * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0)
-                    )
-                )::int
+                floor(pgqueue_tokens(bound.tokens, bound.rate_per_second, bound.burst, bound.refilled_at))::int
             )
         END AS free
     FROM picked
@@ -119,12 +112,8 @@ candidates AS MATERIALIZED (
 ),
 spent AS (
     UPDATE pgqueue_limit AS bound
-    SET tokens = LEAST(
-            bound.burst,
-            bound.tokens
-            + bound.rate_per_second * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0)
-        ) - starts.jobs,
-        refilled_at = GREATEST(bound.refilled_at, statement_timestamp())
+    SET tokens = pgqueue_tokens(bound.tokens, bound.rate_per_second, bound.burst, bound.refilled_at) - starts.jobs,
+        refilled_at = statement_timestamp()
     FROM (
         SELECT bounds.limit_id, count(*) AS jobs
         FROM bounds

@@ -44,8 +44,7 @@ full_up (id) AS MATERIALIZED (
 spent (id) AS MATERIALIZED (
     SELECT bound.id
     FROM pgqueue_limit AS bound
-    WHERE bound.tokens
-        + bound.rate_per_second * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0) < 1
+    WHERE pgqueue_tokens(bound.tokens, bound.rate_per_second, bound.burst, bound.refilled_at) < 1
 ),
 blocked (queue, shard_key, id) AS MATERIALIZED (
     SELECT job.queue, job.shard_key, min(job.id)

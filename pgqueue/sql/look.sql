@@ -99,11 +99,11 @@ SELECT
         (SELECT extract(epoch FROM min(seen.next_at) - statement_timestamp())::float8 FROM seen),
         (
             SELECT min(
-                (1 - bound.tokens) / bound.rate_per_second
-                - extract(epoch FROM statement_timestamp() - bound.refilled_at)
+                (1 - pgqueue_tokens(bound.tokens, bound.rate_per_second, bound.burst, bound.refilled_at))
+                / bound.rate_per_second
             )::float8
             FROM pgqueue_limit AS bound
-            WHERE bound.tokens + bound.rate_per_second * extract(epoch FROM statement_timestamp() - bound.refilled_at) < 1
+            WHERE pgqueue_tokens(bound.tokens, bound.rate_per_second, bound.burst, bound.refilled_at) < 1
                 AND EXISTS (SELECT FROM seen WHERE seen.lane <> 0 AND seen.first_at <= statement_timestamp())
         )
     ) AS next_due_seconds,

@@ -139,14 +139,7 @@ tenants AS MATERIALIZED (
                 THEN 0
             ELSE LEAST(
                 bound.max_running - COALESCE((running.counts ->> bound.id)::int, 0),
-                floor(
-                    LEAST(
-                        bound.burst,
-                        bound.tokens
-                        + bound.rate_per_second
-                        * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0)
-                    )
-                )::int
+                floor(pgqueue_tokens(bound.tokens, bound.rate_per_second, bound.burst, bound.refilled_at))::int
             )
         END END AS free
     FROM (
@@ -245,14 +238,7 @@ limits (id, free) AS MATERIALIZED (
                 THEN 0
             ELSE LEAST(
                 bound.max_running - COALESCE((running.counts ->> bound.id)::int, 0),
-                floor(
-                    LEAST(
-                        bound.burst,
-                        bound.tokens
-                        + bound.rate_per_second
-                        * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0)
-                    )
-                )::int
+                floor(pgqueue_tokens(bound.tokens, bound.rate_per_second, bound.burst, bound.refilled_at))::int
             )
         END
     FROM (

@@ -7,8 +7,7 @@ SET rate_per_second = %(rate_per_second)s::float8,
     burst = %(burst)s::int,
     tokens = CASE WHEN %(burst)s::int IS NOT NULL THEN LEAST(
         %(burst)s::int,
-        bound.tokens
-        + bound.rate_per_second * GREATEST(extract(epoch FROM statement_timestamp() - bound.refilled_at), 0)
+        pgqueue_tokens(bound.tokens, bound.rate_per_second, bound.burst, bound.refilled_at)
     ) END,
     refilled_at = CASE WHEN %(burst)s::int IS NOT NULL THEN statement_timestamp() END,
     version = bound.version + 1

@@ -3,13 +3,14 @@
 import pytest
 
 from pgqueue.models import Job, Limit
-from pgqueue.protocol.claiming import Turn
+from pgqueue.protocol.claiming import Turn, look
 from pgqueue.protocol.upkeep import declare_limits
+from pgqueue.sql import load
 from pgqueue.states import Lane, State
 from pgqueue.takeover import take_over_expired
 from tests.factories import TASK, JobFactory, LimitFactory, from_now
 from tests.races.rows import add_jobs
-from tests.statements.doing import claim_ids, fresh
+from tests.statements.doing import claim_ids, claimant, fresh
 
 pytestmark = pytest.mark.django_db
 
@@ -71,11 +72,57 @@ def test_a_bucket_fills_by_the_databases_clock_and_never_over(session, limit, sh
     assert claim_ids(session, lane=lane_of(shape)) == ids[1:3]
 
 
-def test_a_bucket_filled_in_the_future_gives_nothing_meanwhile(session):
-    """The server's clock was set back: no starts come of it, and the bucket waits for its time."""
-    LimitFactory(id="tenant:acme", rate_per_second=1000.0, burst=5, tokens=0.0, refilled_at=from_now(3600))
+@EACH
+def test_a_rate_goes_on_after_the_servers_clock_went_back(session, limit, shape):
+    """One start comes of it and no burst. The claim writes the time of today, and the rate is what it was."""
+    bucket = LimitFactory(id=limit, rate_per_second=0.01, burst=5, tokens=0.0, refilled_at=from_now(3600))
+    ids = [JobFactory(**shape).id for _ in range(3)]
+    assert claim_ids(session, lane=lane_of(shape)) == ids[:1]
+    assert fresh(bucket).tokens == pytest.approx(0.0, abs=0.1)
+    assert Limit.objects.filter(refilled_at__lt=from_now(60)).exists()
+    end_all()
+    assert claim_ids(session, lane=lane_of(shape)) == []
+    Limit.objects.update(refilled_at=from_now(-110))
+    assert claim_ids(session, lane=lane_of(shape)) == ids[1:2]
+
+
+def test_what_is_left_of_a_bucket_outlasts_a_clock_that_went_back(session):
+    LimitFactory(id="tenant:acme", rate_per_second=0.01, burst=5, tokens=3.0, refilled_at=from_now(3600))
+    ids = [JobFactory(tenanted=True).id for _ in range(5)]
+    assert claim_ids(session, lane=Lane.LANED) == ids[:3]
+
+
+def test_a_clock_that_went_back_by_less_than_a_token_takes_gives_none(session):
+    LimitFactory(id="tenant:acme", rate_per_second=0.01, burst=5, tokens=0.0, refilled_at=from_now(60))
     JobFactory(tenanted=True)
     assert claim_ids(session, lane=Lane.LANED) == []
+
+
+def test_a_bucket_with_less_than_nothing_begins_with_nothing(session):
+    """No statement writes that; a person may have."""
+    bucket = LimitFactory(id="tenant:acme", rate_per_second=0.01, burst=5, tokens=-1000.0, refilled_at=from_now(-110))
+    ids = [JobFactory(tenanted=True).id for _ in range(3)]
+    assert claim_ids(session, lane=Lane.LANED) == ids[:1]
+    assert 0 <= fresh(bucket).tokens < 1
+
+
+@pytest.mark.parametrize("ahead", [3600, -110])
+def test_a_look_and_the_standings_tell_of_the_token_that_is_there(session, ahead):
+    LimitFactory(id="tenant:acme", rate_per_second=0.01, burst=5, tokens=-7.0, refilled_at=from_now(ahead))
+    JobFactory(tenanted=True)
+    assert look(session, claimant()).next_due_seconds is None
+    standings = {row[0] for row in session.execute(load("count_standing"), {"cap": 10})}
+    assert "rate_spent" not in standings
+    Limit.objects.update(tokens=0.0, refilled_at=from_now(0))
+    assert look(session, claimant()).next_due_seconds == pytest.approx(100, abs=10)
+
+
+def test_a_new_rate_begins_with_no_less_than_nothing(session):
+    bucket = LimitFactory(id="tenant:acme", rate_per_second=0.01, burst=5, tokens=-1000.0, refilled_at=from_now(3600))
+    params = {"id": "tenant:acme", "version_seen": bucket.version, "rate_per_second": 0.02, "burst": 3}
+    session.execute(load("set_rate"), params)
+    assert 0 <= fresh(bucket).tokens <= 1
+    assert Limit.objects.filter(refilled_at__lt=from_now(60)).exists()
 
 
 @EACH
