@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
 
 from . import conf
 from .holding import Holdings, boot_seconds
-from .protocol.connecting import connect, one_trip
+from .protocol.connecting import ANSWER_SECONDS, connect, one_trip
 from .protocol.leasing import renew
 from .protocol.registering import Heard, read_beat, send_beat
+from .protocol.settling import Ending, Settled, settle
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 """Pause before another try when a beat failed: leases are running meanwhile."""
+ANSWER_SHARE = 2 / 3
+"""Share of the time between two beats that an answer is waited for: when one connection has gone silent, the beat after
+it still comes within the lease."""
 STOP_SECONDS = 5.0
 """Longest wait for the last beat of a process that ends."""
 
@@ -46,10 +50,22 @@ class Heartbeat(threading.Thread):
         self._every_seconds = every_seconds
         self._retry_seconds = min(RETRY_SECONDS, every_seconds / 2)
         self._timeout_seconds = min(conf.current().heartbeat_timeout_seconds, every_seconds / 2)
+        self._answer_seconds = min(ANSWER_SECONDS, every_seconds * ANSWER_SHARE)
         self._on_all_run_out = on_all_run_out
         self._on_heard = on_heard
         self._stopped = threading.Event()
         self._connection: psycopg.Connection[Any] | None = None
+        self._lock = threading.Lock()
+
+    def settle(self, endings: Sequence[Ending]) -> Settled:
+        """Write endings on this connection, for a dispatcher that gets none. Raise `psycopg.Error` when that fails.
+
+        No connection is made for it: whatever keeps the dispatcher from one would keep this thread from it too.
+        """
+        with self._lock:
+            if self._connection is None:
+                raise psycopg.OperationalError("the heartbeat has no connection either")
+            return settle(self._connection, worker_id=self._worker_id, endings=endings)
 
     def stop(self) -> None:
         """End the thread after the beat under way, which writes down that the process stopped.
@@ -70,7 +86,8 @@ class Heartbeat(threading.Thread):
     def _beat_safely(self, *, stopped: bool) -> bool:
         """Say whether the beat got through. Whatever went wrong: without this thread every lease would run out."""
         try:
-            self._beat(stopped=stopped)
+            with self._lock:
+                self._beat(stopped=stopped)
         except Exception as error:
             logger.warning("heartbeat.failed worker=%d error=%s", self._worker_id, type(error).__name__)
             self._close()
@@ -79,10 +96,15 @@ class Heartbeat(threading.Thread):
 
     def _beat(self, *, stopped: bool) -> None:
         if self._connection is None:
-            self._connection = connect(self._alias, role="heartbeat")
+            self._connection = connect(
+                self._alias,
+                role="heartbeat",
+                answer_seconds=self._answer_seconds,
+                timeout_seconds=self._timeout_seconds,
+            )
         self._renew(self._connection)
-        # A transaction for its timeout: a lock on this row or its table must not keep the next renewal waiting.
-        with one_trip(self._connection, timeout_seconds=self._timeout_seconds):
+        # Apart, and bounded: a lock on this row or its table must not keep the next renewal waiting.
+        with one_trip(self._connection, timeout_seconds=self._timeout_seconds, is_single=True):
             sent = send_beat(self._connection, worker_id=self._worker_id, draining=self.draining, stopped=stopped)
         self._on_heard(read_beat(sent))
 
@@ -92,11 +114,15 @@ class Heartbeat(threading.Thread):
         if self._holdings.have_run_out():
             self._on_all_run_out()
         if asked:
-            fences = {id: held.lease.fence for id, held in asked.items()}
-            renewal = renew(connection, worker_id=self._worker_id, held=fences, lease_seconds=self._lease_seconds)
-            self._holdings.confirm(asked, renewal, asked_at=asked_at)
-            for id in sorted(renewal.lost & self._holdings.fences().keys()):
-                logger.warning("lease.lost job=%d fence=%d worker=%d", id, fences[id], self._worker_id)
+            renewal = renew(
+                connection,
+                worker_id=self._worker_id,
+                held={id: held.lease.fence for id, held in asked.items()},
+                lease_seconds=self._lease_seconds,
+                timeout_seconds=self._timeout_seconds,
+            )
+            for lease in self._holdings.confirm(asked, renewal, asked_at=asked_at):
+                logger.warning("lease.lost job=%d fence=%d worker=%d", lease.id, lease.fence, self._worker_id)
         self._holdings.hear(asked_at=asked_at)
 
     def _close(self) -> None:

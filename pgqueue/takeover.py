@@ -9,20 +9,23 @@ import psycopg
 
 from . import conf
 from .backoff import delay_seconds
-from .protocol.taking_over import Expired, Taken, Verdict, list_expired, take_over
+from .protocol.taking_over import NOBODYS, Expired, Mine, Taken, Verdict, list_expired, take_over
 from .recovery import Facts, asks_probe, decide
 
 logger = logging.getLogger(__name__)
 
 
-def take_over_expired(connection: psycopg.Connection[Any]) -> list[Taken]:
-    """Take over a bounded batch of jobs whose lease has run out; one bad row never blocks the others."""
+def take_over_expired(connection: psycopg.Connection[Any], mine: Mine = NOBODYS) -> list[Taken]:
+    """Take over a bounded batch of jobs whose lease has run out; one bad row never blocks the others.
+
+    A worker leaves out what it still runs itself.
+    """
     try:
-        taken = take_over(connection, None, verdict)
+        taken = take_over(connection, None, verdict, mine=mine)
     except psycopg.OperationalError:
         raise
     except psycopg.Error:
-        taken = _one_by_one(connection)
+        taken = _one_by_one(connection, mine)
     for one in taken:
         logger.warning(
             "takeover job=%d task=%s fence=%d worker=%d losses=%d state=%s",
@@ -62,11 +65,11 @@ def _delay(losses: int, settings: conf.Settings) -> float:
     return delay_seconds(losses, base_seconds=settings.backoff_base_seconds, cap_seconds=settings.backoff_cap_seconds)
 
 
-def _one_by_one(connection: psycopg.Connection[Any]) -> list[Taken]:
+def _one_by_one(connection: psycopg.Connection[Any], mine: Mine) -> list[Taken]:
     taken: list[Taken] = []
     for id in list_expired(connection):
         try:
-            taken.extend(take_over(connection, [id], verdict))
+            taken.extend(take_over(connection, [id], verdict, mine=mine))
         except psycopg.OperationalError:
             raise
         except psycopg.Error:

@@ -209,7 +209,7 @@ def test_how_a_process_ended_in_the_drain_is_how_the_supervisor_ends(tmp_path: P
         processes=2,
     )
     assert ran.status == 75
-    assert ran.ends() == ["status=75 reason=leases_ran_out"] * 2
+    assert ran.ends() == ["status=75 reason=unfit"] * 2
     assert ran.log.count("restart=never") == 2
 
 

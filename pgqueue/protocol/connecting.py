@@ -89,7 +89,8 @@ def connect(
 ) -> BoundedConnection:
     """Open an autocommit connection to the database of `alias`, apart from Django's.
 
-    `role` shows in `application_name`. No answer is waited for longer than `answer_seconds`. Read Committed whatever
+    `role` shows in `application_name`. No answer is waited for longer than `answer_seconds`. Where that is shorter than
+    usual, it also bounds the wait for the connection, down to the driver's two seconds. Read Committed whatever
     the database's default: the protocol re-reads rows under their lock. Where nothing stands between us and the server
     statements are prepared, which fails behind a transaction pooler; and with `timeout_seconds` each is guarded
     as `transaction` does it, so that a statement can go by itself. `PGQUEUE["ON_CONNECT"]` is called last.
@@ -100,6 +101,8 @@ def connect(
     for name in _DJANGO_ONLY:
         params.pop(name, None)
     params = {**_KEEPALIVE, **params, "application_name": f"pgqueue {role}", "prepare_threshold": None}
+    if answer_seconds < ANSWER_SECONDS:
+        params["connect_timeout"] = _shorter(params["connect_timeout"], answer_seconds)
     connection = BoundedConnection.connect(**params, autocommit=True)
     connection.answer_seconds = answer_seconds
     try:
@@ -133,6 +136,12 @@ def _call_hook(connection: BoundedConnection, role: str) -> None:
     if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
         logger.error("connection.refused role=%s", role)
         raise psycopg.OperationalError("PGQUEUE['ON_CONNECT'] left a transaction open")
+
+
+def _shorter(given: Any, seconds: float) -> int:
+    """Return the connect timeout for a connection whose answers are waited for so long. Zero is no timeout."""
+    bound = max(1, int(seconds))
+    return min(bound, int(given)) if int(given) > 0 else bound
 
 
 def _guard(connection: psycopg.Connection[Any], timeout_seconds: float, *, is_local: bool = True) -> None:

@@ -10,7 +10,7 @@ import psycopg
 
 from .. import conf
 from ..sql import load
-from .connecting import transaction
+from .connecting import one_trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,20 @@ class Renewal:
 
 
 def renew(
-    connection: psycopg.Connection[Any], *, worker_id: int, held: Mapping[int, int], lease_seconds: float
+    connection: psycopg.Connection[Any],
+    *,
+    worker_id: int,
+    held: Mapping[int, int],
+    lease_seconds: float,
+    timeout_seconds: float | None = None,
 ) -> Renewal:
-    """Renew every lease of `held`, a mapping of job id to fence, in one statement.
+    """Renew every lease of `held`, a mapping of job id to fence, in one statement and one round trip.
 
-    A lease that has expired is not renewed, even if nobody took it over yet.
+    A lease that has expired is not renewed, even if nobody took it over yet. `timeout_seconds` is by default the
+    settings'.
     """
+    if timeout_seconds is None:
+        timeout_seconds = conf.current().heartbeat_timeout_seconds
     ids = sorted(held)
     params = {
         "worker_id": worker_id,
@@ -36,21 +44,26 @@ def renew(
         "fences": [held[id] for id in ids],
         "lease_seconds": lease_seconds,
     }
-    with transaction(connection, timeout_seconds=conf.current().heartbeat_timeout_seconds):
-        rows = connection.execute(load("renew"), params).fetchall()
+    with one_trip(connection, timeout_seconds=timeout_seconds, is_single=True):
+        sent = connection.execute(load("renew"), params)
+    rows = sent.fetchall()
     renewed = frozenset(id for id, _ in rows)
-    missing = set(ids) - renewed
-    kept = _kept(connection, worker_id, {id: held[id] for id in missing}) if missing else set()
+    missing = {id: held[id] for id in ids if id not in renewed}
+    kept = _kept(connection, worker_id, missing, timeout_seconds=timeout_seconds) if missing else set()
     return Renewal(
         renewed=renewed,
         stop_requested=frozenset(id for id, stop_requested in rows if stop_requested),
-        lost=frozenset(missing - kept),
+        lost=frozenset(missing.keys() - kept),
     )
 
 
-def _kept(connection: psycopg.Connection[Any], worker_id: int, asked: Mapping[int, int]) -> set[int]:
+def _kept(
+    connection: psycopg.Connection[Any], worker_id: int, asked: Mapping[int, int], *, timeout_seconds: float
+) -> set[int]:
     """Return what this worker holds though a lock kept it from being renewed, or has settled since it was asked for."""
     params = {"worker_id": worker_id, "ids": list(asked), "fences": list(asked.values())}
     # In this order: an ending of ours that commits in between is then seen by the one or by the other.
-    held = {id for id, expired, _ in connection.execute(load("find_held"), params).fetchall() if not expired}
-    return held | {id for id, *_ in connection.execute(load("find_own_endings"), params).fetchall()}
+    with one_trip(connection, timeout_seconds=timeout_seconds):
+        held = connection.execute(load("find_held"), params)
+        endings = connection.execute(load("find_own_endings"), params)
+    return {id for id, expired, _ in held.fetchall() if not expired} | {id for id, *_ in endings.fetchall()}

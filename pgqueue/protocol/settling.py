@@ -206,7 +206,7 @@ def send(
     for kind, group in groups.items():
         params = {name: _column(name, group) for name in _COLUMNS[kind]}
         cursors.append(quick_cursor(connection))
-        cursors[-1].execute(load(kind), {**params, "worker_id": worker_id})
+        cursors[-1].execute(load(kind.value), {**params, "worker_id": worker_id})
     return cursors
 
 

@@ -39,6 +39,17 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
+class Mine:
+    """The jobs that the worker which takes over still runs itself."""
+
+    worker_id: int
+    ids: Sequence[int] = ()
+
+
+NOBODYS = Mine(worker_id=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Where a lost job goes, after which delay, and the sentence for people."""
 
@@ -67,12 +78,19 @@ def take_over(
     decide: Callable[[Expired], Verdict],
     *,
     limit: int = BATCH,
+    mine: Mine = NOBODYS,
 ) -> list[Taken]:
     """Take over jobs whose lease has run out, those of `ids` or any, as `decide` says of the locked rows.
 
+    `mine` are left to others.
     One transaction: nothing is half done if it is cut. Rows that somebody holds are left for the next look.
     """
-    wanted = {"limit": limit, "ids": None if ids is None else list(ids)}
+    wanted = {
+        "limit": limit,
+        "ids": None if ids is None else list(ids),
+        "worker_id": mine.worker_id,
+        "kept": list(mine.ids),
+    }
     with (
         transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
         connection.cursor(row_factory=args_row(Expired)) as cursor,

@@ -10,3 +10,10 @@ from importlib.resources import files
 def load(name: str) -> str:
     """Return the text of `<name>.sql`. Nothing formats, joins or rewrites it."""
     return files(__name__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
+def load_all() -> None:
+    """Read every statement now: later there may be no descriptor left for it, or another release in its place."""
+    for file in files(__name__).iterdir():
+        if file.name.endswith(".sql"):
+            load(file.name.removesuffix(".sql"))

@@ -1,6 +1,8 @@
 -- Lock running jobs whose lease has run out; first half of a takeover, in one transaction with `take_over.sql`.
--- Guard: still running and still expired when the lock is held; nobody else holds it. Locked rows are passed over,
--- and the order is by chance, so that rows nobody can write do not stand before the others for ever.
+-- Guard: still running and still expired when the lock is held; nobody else holds it; not one of `kept`, which the
+-- caller, as `worker_id`, runs itself. The caller's own late ending is accepted unless another worker takes the job
+-- over. Locked rows are passed over, and the order is by chance, so that rows nobody can write do not stand before
+-- the others for ever.
 -- Returns: the columns that the decision table looks at, as locked.
 SELECT
     job.id, job.fence, job.queue, job.task, job.recovery, job.stage, job.unknown_effects,
@@ -10,6 +12,7 @@ FROM pgqueue_job AS job
 WHERE job.state = 'running'
     AND job.lease_until <= statement_timestamp()
     AND (%(ids)s::bigint[] IS NULL OR job.id = ANY (%(ids)s::bigint[]))
+    AND NOT (job.worker_id = %(worker_id)s::bigint AND job.id = ANY (%(kept)s::bigint[]))
 ORDER BY random()
 LIMIT %(limit)s::int
 FOR NO KEY UPDATE SKIP LOCKED

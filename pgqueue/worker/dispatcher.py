@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 import psycopg
 
 from .. import conf
-from ..backoff import delay_seconds
 from ..holding import Holdings, boot_seconds
 from ..protocol.claiming import Claimant, Lease, Turn, claim, find_unheard
 from ..protocol.connecting import connect
@@ -28,8 +26,10 @@ from .inbox import Inbox, Mail, Signal
 from .lookout import Lookout
 from .options import Options
 from .orders import Orders
+from .outage import Outage
 from .pace import Pool, crew_of, paces_of
 from .pools import Pools
+from .stall import Stall
 from .tally import Tally
 
 logger = logging.getLogger(__name__)
@@ -40,11 +40,8 @@ NAP_SECONDS = 0.01
 """Pause before another look whether one long job keeps short ones waiting."""
 LOCKED_RETRY_SECONDS = 0.1
 """Pause before an ending is sent again whose row somebody had locked."""
-RECONNECT_CAP_SECONDS = 10.0
 STUCK_SECONDS = 1.0
-"""Pause before another look whether all but the stuck have ended."""
-CUT_OFF_SECONDS = 1.0
-"""Pause before another look whether heartbeats get through again."""
+"""Pause before another look whether all but the stuck have ended, or heartbeats get through again."""
 Ended = list[tuple[Lease, Ending]]
 SERVER_IS_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError)
 
@@ -61,31 +58,30 @@ class Dispatcher:
         pools: Pools,
         inbox: Inbox,
         tally: Tally,
+        stall: Stall,
+        outage: Outage,
         is_listening: Callable[[], bool],
         on_drain: Callable[[], None],
         on_new_queues: Callable[[frozenset[str]], None],
     ) -> None:
-        settings = conf.current()
         self._options = options
         self._claimant = claimant
         self._holdings = holdings
         self._pools = pools
-        self._claimants: dict[Pool | None, Claimant] = {
-            None: claimant,
-            **{pool: replace(claimant, tasks=pools.tasks(pool)) for pool in pools.slots},
-        }
+        self._claimants = pools.claimants(claimant)
         self._inbox = inbox
+        self._stall = stall
+        self._outage = outage
         self._on_drain = on_drain
         self._paces = paces_of(pools.slots)
-        self._linger_seconds = settings.settle_max_delay_seconds
+        self._linger_seconds = conf.current().settle_max_delay_seconds
         self._agenda = Agenda(
             paces=self._paces,
-            notify_window_seconds=settings.notify_window_seconds,
+            notify_window_seconds=conf.current().notify_window_seconds,
             max_jobs=options.max_jobs,
         )
         self._turns: defaultdict[Source, Turn] = defaultdict(Turn)
         self._connection: psycopg.Connection[Any] | None = None
-        self._failures = 0
         self._endings: list[Ending] = []
         self.aftermath = Aftermath(tally, submit=self._submit, alias=options.alias)
         self._lookout = Lookout(
@@ -97,6 +93,7 @@ class Dispatcher:
             is_listening=is_listening,
             find_unheard=self._give_back_unheard,
             on_new_queues=on_new_queues,
+            kept=holdings.kept,
         )
         self._answers = Answers(forget=self._forget, hand_out=self._hand_out, on_unread=self._lookout.doubt)
         self._has_lost_one = False
@@ -115,9 +112,11 @@ class Dispatcher:
                 # What is in progress takes its time, and must not keep what waits behind it.
                 self._pools.spread()
             self._read(mail)
+            self._stall.begin()
             pause = self._turn_safely()
             if pause > 0 or not len(self._holdings):
                 self.aftermath.catch_up()
+            self._stall.end()
             if self._is_done():
                 break
         self._close()
@@ -140,19 +139,25 @@ class Dispatcher:
         """Give back the leases that no thread has begun."""
         self._answers.read()
         for held in self._pools.withdraw():
+            held.end()
             self._endings.append(Ending(EndingKind.RELEASE, held.lease.id, held.lease.fence))
 
     def _turn_safely(self) -> float:
-        """Take a turn and return how long to sleep; a lost server is waited for, with everything kept."""
+        """Take a turn and return how long to sleep. A server that is away is waited for, with everything kept."""
         try:
             self._turn()
         except SERVER_IS_AWAY as error:
             self._close()
             self._answers.read()
-            self._failures += 1
-            logger.warning("database.failed failures=%d error=%s", self._failures, type(error).__name__)
-            return delay_seconds(self._failures, base_seconds=0.1, cap_seconds=RECONNECT_CAP_SECONDS)
-        self._failures = 0
+            pause = self._outage.fail(error)
+            if self._outage.is_own() and not self.orders.is_unfit:
+                self._inbox.put(Signal.NO_CONNECTION)
+            if self._endings and (self._draining or self._outage.is_own()):
+                endings, settled = self._endings, self._outage.rescue(self._endings)
+                self._endings = settled.busy
+                self._forget(endings, settled)
+            return pause
+        self._outage.end()
         return self._pause()
 
     def _turn(self) -> None:
@@ -166,8 +171,7 @@ class Dispatcher:
         sources = () if self._draining or self._holdings.is_cut_off() else self._agenda.sources(held=self._to_be_held())
         # What another source is to have first cannot travel with the endings.
         at_once = tuple(takewhile(lambda source: source.lane is Lane.PLAIN, sources))
-        if self._options.max_jobs is not None:
-            at_once = at_once[:1]
+        at_once = at_once if self._options.max_jobs is None else at_once[:1]
         self._step(connection, at_once)
         for source in sources[len(at_once) :]:
             self._claim(connection, source)
@@ -282,14 +286,14 @@ class Dispatcher:
         if self._draining:
             return STUCK_SECONDS if self.orders.has_stuck else self._lookout.poll_seconds()
         if self._holdings.is_cut_off():
-            return CUT_OFF_SECONDS
+            return STUCK_SECONDS
         pause = self._agenda.pause(held=self._held(), waiting=self._pools.waiting())
         return min(pause, NAP_SECONDS) if self._pools.sleep_over_work() else pause
 
     def _is_done(self) -> bool:
-        if self.orders.told_to_stop and self._is_in_vain():
-            logger.error("worker.stopping reason=endings_unwritten count=%d", len(self._endings))
-            self.orders.ran_out = True
+        if self._is_in_vain():
+            worker_id, count = self._claimant.worker_id, len(self._endings)
+            self.orders.give_up("endings_unwritten", worker_id=worker_id, count=count)
             return True
         if self._endings or self._answers.count_claimed() or not self._pools.is_idle():
             return False
@@ -297,11 +301,14 @@ class Dispatcher:
             return False
         if self._draining or self._agenda.is_spent():
             return True
-        return self._options.burst and self._failures == 0 and self._agenda.is_empty()
+        return self._options.burst and self._outage.failures == 0 and self._agenda.is_empty()
 
     def _is_in_vain(self) -> bool:
-        """Say whether all that is left are endings that could not be written while their leases held."""
-        return bool(self._endings) and self._pools.is_idle() and self._holdings.are_all_lost()
+        """Return whether all that is left are endings that could not be written, and the wait for that is over."""
+        if not (self._endings and self._pools.is_idle()):
+            return False
+        is_over = self.orders.told_to_stop or (self.orders.is_unfit and self._outage.is_too_long())
+        return self._outage.is_own() or (is_over and self._holdings.are_all_lost())
 
     def _close(self) -> None:
         if self._connection is not None:

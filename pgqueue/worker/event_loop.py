@@ -174,6 +174,7 @@ class EventLoop:
         except BaseException as error:
             logger.exception("run.interrupted")
             ending = execution.interrupted(held, error)
+        held.end()
         self._running.discard(held)
         if execution.is_settled_at_once(prepared, ending):
             self._writers.submit([partial(self._settle, held, ending)])

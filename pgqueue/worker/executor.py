@@ -151,5 +151,6 @@ class Executor:
             logger.exception("thread.interrupted")
             if isinstance(work, Held) and ending is None:
                 ending = execution.interrupted(work, error)
-        if ending is not None:
+        if ending is not None and isinstance(work, Held):
+            work.end()
             self._on_ending(ending)

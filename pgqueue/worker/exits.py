@@ -13,7 +13,7 @@ class Exit(IntEnum):
     RELOAD = 3
     """As in Django's own reloader. Nobody sees it: the process starts its program again."""
     CHILDREN_DIE = 70
-    LEASES_RAN_OUT = 75
+    UNFIT = 75
     STUCK = 76
     MEMORY = 79
 
@@ -22,7 +22,7 @@ MEANINGS = {
     Exit.DONE: "drained after a signal, --burst found nothing more, or --max-jobs are done",
     Exit.FORCED: "a second signal, or an error that is told: wrong options, no database at the start",
     Exit.CHILDREN_DIE: "with --processes: the processes die soon after their start, again and again",
-    Exit.LEASES_RAN_OUT: "all its leases ran out: it was frozen, or cut off from the database; start it again",
+    Exit.UNFIT: "it could not work any more: its leases ran out, or it was without what it needs; start it again",
     Exit.STUCK: "a job went on past its limit and could not be stopped but with its process; start it again",
     Exit.MEMORY: "drained because of --max-memory-mb; start it again",
 }

@@ -25,6 +25,12 @@ class Signal(Enum):
     """A run that nothing could stop: drain around it and end, so that it ends too."""
     LEASES_RAN_OUT = "leases_ran_out"
     """This process was frozen for longer than its leases: drain and end."""
+    NO_CONNECTION = "no_connection"
+    """The dispatcher gets no connection, though the heartbeat has one: drain and end."""
+
+
+UNFIT = frozenset({Signal.LEASES_RAN_OUT, Signal.NO_CONNECTION})
+"""Signals that say that this process cannot work any more; each value is the reason that is logged."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -13,11 +14,15 @@ from .. import conf
 from ..holding import boot_seconds
 from ..protocol.claiming import Claimant, Turn, look
 from ..protocol.listening import wake
+from ..protocol.taking_over import Mine, Taken
 from ..states import Lane
 from ..takeover import take_over_expired
 from .agenda import Agenda, Source
 from .finishing import Aftermath
 
+EXPIRED_AGAIN_SECONDS = 1.0
+"""Pause before another look for expired leases that could not be taken over: somebody holds the rows, or this process
+still runs the jobs."""
 DOUBT_SECONDS = 30.0
 """How long claims are looked for that were not heard: a lost connection may still bring about their COMMIT."""
 
@@ -36,6 +41,7 @@ class Lookout:
         is_listening: Callable[[], bool],
         find_unheard: Callable[[psycopg.Connection[Any]], None],
         on_new_queues: Callable[[frozenset[str]], None],
+        kept: Callable[[], Sequence[int]],
     ) -> None:
         self._claimant = claimant
         self._agenda = agenda
@@ -45,6 +51,7 @@ class Lookout:
         self._is_listening = is_listening
         self._find_unheard = find_unheard
         self._on_new_queues = on_new_queues
+        self._kept = kept
         self._doubt_until = 0.0
         self._named: set[str] = set()
 
@@ -67,17 +74,20 @@ class Lookout:
         asked_at = boot_seconds()
         horizon = look(connection, self._claimant)
         took = boot_seconds() - asked_at
+        taken: list[Taken] = []
+        if horizon.next_expiry_seconds is not None and horizon.next_expiry_seconds <= 0:
+            taken = take_over_expired(connection, Mine(self._claimant.worker_id, self._kept()))
+            if not taken:
+                horizon = replace(horizon, next_expiry_seconds=EXPIRED_AGAIN_SECONDS)
         self._agenda.see(horizon, poll_seconds=self.poll_seconds(), took_seconds=took)
+        self._tell(connection, taken)
         for turn in self._turns.values():
             turn.marks.know(horizon.groups)
         if new := horizon.queues - self._named:
             self._named |= new
             self._on_new_queues(new)
-        if horizon.next_expiry_seconds is not None and horizon.next_expiry_seconds <= 0:
-            self._take_over(connection)
 
-    def _take_over(self, connection: psycopg.Connection[Any]) -> None:
-        taken = take_over_expired(connection)
+    def _tell(self, connection: psycopg.Connection[Any], taken: Sequence[Taken]) -> None:
         self._aftermath.add_taken(taken)
         for one in taken:
             self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)

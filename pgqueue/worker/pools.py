@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from .. import execution, registry
 from ..holding import Held, Holdings
-from ..protocol.claiming import Lease
+from ..protocol.claiming import Claimant, Lease
 from ..protocol.settling import Ending
 from .event_loop import EventLoop, LoopRun
 from .executor import Executor, Work
@@ -56,6 +57,10 @@ class Pools:
     def tasks(self, pool: Pool) -> tuple[str, ...]:
         """Return the names of the tasks that a pool runs."""
         return tuple(name for name, runs_it in self._pool_of.items() if runs_it is pool)
+
+    def claimants(self, claimant: Claimant) -> dict[Pool | None, Claimant]:
+        """Return for each pool who claims what it runs, and under None who claims for all."""
+        return {None: claimant, **{pool: replace(claimant, tasks=self.tasks(pool)) for pool in self.slots}}
 
     def pool(self, lease: Lease) -> Pool:
         """Return the pool that runs a lease."""

@@ -18,6 +18,7 @@ from ..protocol.connecting import connect
 from ..protocol.lending import lender
 from ..protocol.registering import Heard, register
 from ..protocol.upkeep import declare_limits
+from ..sql import load_all
 from ..version import __version__
 from .bulk_runner import BulkRunner
 from .dispatcher import Dispatcher
@@ -26,11 +27,13 @@ from .inbox import Inbox, Signal
 from .leaving import leave
 from .listener import Listener
 from .options import Options
+from .outage import Outage
 from .pace import Pool
 from .pools import Pools
 from .prober import Prober
 from .recycling import MemoryWatch
 from .signals import stop_signals
+from .stall import Stall
 from .tally import Tally
 from .upkeep import Upkeep
 from .watch import Watch
@@ -52,21 +55,18 @@ def run_worker(options: Options, inbox: Inbox | None = None, *, supervised: bool
     inbox = inbox or Inbox()
     with stop_signals(inbox, supervised=supervised):
         registry.discover()
+        load_all()
         return _run(options, inbox)
 
 
 def _run(options: Options, inbox: Inbox) -> int:
-    settings = conf.current()
     claimant, undeclared = _register(options)
     holdings = Holdings(options.lease_seconds)
     pools = _pools(options, claimant, inbox)
     runner = BulkRunner()
-    listener = (
-        Listener(options.alias, on_wake=lambda: inbox.put(Signal.WAKE), on_bulk=runner.hint)
-        if settings.listen
-        else None
-    )
-    heartbeat = _heartbeat(options, claimant, holdings, inbox, runner)
+    listener = _listener(options, inbox, runner)
+    stall = Stall(worker_id=claimant.worker_id, lease_seconds=options.lease_seconds)
+    heartbeat = _heartbeat(options, claimant, holdings, inbox, runner, stall)
     memory = MemoryWatch(options.max_memory_mb, on_over=lambda: inbox.put(Signal.STOP))
 
     def on_drain() -> None:
@@ -82,6 +82,8 @@ def _run(options: Options, inbox: Inbox) -> int:
         pools=pools,
         inbox=inbox,
         tally=tally,
+        stall=stall,
+        outage=Outage(holdings, lease_seconds=options.lease_seconds, settle_elsewhere=heartbeat.settle),
         is_listening=lambda: listener is not None and listener.is_listening,
         on_drain=on_drain,
         on_new_queues=upkeep.add_queues,
@@ -106,6 +108,12 @@ def _run(options: Options, inbox: Inbox) -> int:
     return _status(dispatcher, memory)
 
 
+def _listener(options: Options, inbox: Inbox, runner: BulkRunner) -> Listener | None:
+    if not conf.current().listen:
+        return None
+    return Listener(options.alias, on_wake=lambda: inbox.put(Signal.WAKE), on_bulk=runner.hint)
+
+
 def _log_start(claimant: Claimant) -> None:
     logger.info("worker.started worker=%d pid=%d tasks=%d", claimant.worker_id, os.getpid(), len(claimant.tasks))
     if not claimant.tasks:
@@ -123,8 +131,11 @@ def _upkeep(options: Options, claimant: Claimant, tally: Tally, undeclared: Limi
     )
 
 
-def _heartbeat(options: Options, claimant: Claimant, holdings: Holdings, inbox: Inbox, runner: BulkRunner) -> Heartbeat:
+def _heartbeat(
+    options: Options, claimant: Claimant, holdings: Holdings, inbox: Inbox, runner: BulkRunner, stall: Stall
+) -> Heartbeat:
     def heed(heard: Heard) -> None:
+        stall.look()
         if heard.drain_requested:
             inbox.put(Signal.STOP)
         if heard.bulk_runs:
@@ -144,8 +155,8 @@ def _heartbeat(options: Options, claimant: Claimant, holdings: Holdings, inbox: 
 def _status(dispatcher: Dispatcher, memory: MemoryWatch) -> Exit:
     if dispatcher.orders.has_stuck:
         return Exit.STUCK
-    if dispatcher.orders.ran_out:
-        return Exit.LEASES_RAN_OUT
+    if dispatcher.orders.is_unfit:
+        return Exit.UNFIT
     return Exit.MEMORY if memory.is_over else Exit.DONE
 
 

@@ -287,7 +287,7 @@ def test_a_frozen_process_is_replaced_once_it_knows(start: Any, database: Databa
     journal.open()
     os.kill(frozen, signal.SIGCONT)
     family.until_started(2)
-    assert family.ends() == ["status=75 reason=leases_ran_out"]
+    assert family.ends() == ["status=75 reason=unfit"]
     until(lambda: database.are_all("succeeded"))
     assert family.supervisor.drain() == 0
 

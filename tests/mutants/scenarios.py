@@ -21,6 +21,7 @@ from pgqueue.protocol.inserting import NewJob, Spent, insert_in_window, insert_o
 from pgqueue.protocol.marks import as_param, as_params
 from pgqueue.protocol.operating import AuditRow
 from pgqueue.protocol.settling import EndingKind
+from pgqueue.protocol.taking_over import Mine
 from pgqueue.protocol.upkeep import declare_limits
 from pgqueue.sql import load
 from pgqueue.states import Lane, Outcome, Recovery, Stage, State
@@ -687,7 +688,8 @@ def only_the_judged_job_is_taken(sessions):
 def not_locked_for_a_takeover(**shape):
     def scenario(sessions):
         job = JobFactory(**shape)
-        assert sessions.main.execute(load("lock_expired"), {"ids": [job.id], "limit": 9}).fetchall() == []
+        params = {"ids": [job.id], "limit": 9, "worker_id": 0, "kept": []}
+        assert sessions.main.execute(load("lock_expired"), params).fetchall() == []
 
     scenario.__name__ = "not_locked_for_a_takeover_" + "_".join(shape or ["pending"])
     return scenario
@@ -698,6 +700,19 @@ def takeover_passes_over_a_lock(sessions):
     with sessions.other.transaction():
         lock(sessions.other, held)
         assert [taken.job.id for taken in at_once(sessions, take_over_expired)] == [free.id]
+
+
+def takeover_leaves_out_what_the_caller_runs(sessions):
+    mine, lost = JobFactory(expired=True), JobFactory(expired=True)
+    kept = Mine(worker_id=mine.worker_id, ids=[mine.id])
+    assert [taken.job.id for taken in take_over_expired(sessions.main, kept)] == [lost.id]
+
+
+def takeover_takes_what_another_worker_lost(sessions):
+    """The caller ran it too, under an earlier lease, and still does."""
+    job = JobFactory(expired=True)
+    kept = Mine(worker_id=job.worker_id + 1, ids=[job.id])
+    assert [taken.job.id for taken in take_over_expired(sessions.main, kept)] == [job.id]
 
 
 def takeover_decides_by_what_the_owner_committed(sessions):

@@ -400,6 +400,18 @@ TAKEOVER = [
     Mutant("lock_expired", "nobody else holds it", WAITS, s.takeover_passes_over_a_lock),
     Mutant(
         "lock_expired",
+        "not one of `kept`",
+        cut("AND job.id = ANY (%(kept)s::bigint[])"),
+        s.takeover_leaves_out_what_the_caller_runs,
+    ),
+    Mutant(
+        "lock_expired",
+        "which the caller, as `worker_id`, runs itself",
+        cut("job.worker_id = %(worker_id)s::bigint AND"),
+        s.takeover_takes_what_another_worker_lost,
+    ),
+    Mutant(
+        "lock_expired",
         "",
         (*SEEN, ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE OF job")),
         s.takeover_decides_by_what_the_owner_committed,

@@ -27,6 +27,7 @@ def statements(connection):
     waiting = {"id": laned, "version_seen": [2] * len(laned)}
     dead, _ = ids_of(connection, "state = 'dead'")
     failed = {**held, "run_seconds": [1.0] * count, **{name: ["x"] * count for name in FAILED}}
+    mine = {"worker_id": WORKER, "kept": ids}
     verdicts = {
         "ids": lost_ids,
         "fences": lost_fences,
@@ -57,8 +58,8 @@ def statements(connection):
         "retry": ({**failed, "delay_seconds": [1.0] * count}, True),
         "bury": (failed, True),
         "release": (held, True),
-        "lock_expired": ({"ids": None, "limit": BATCH}, True),
-        "lock_expired by id": ({"ids": lost_ids, "limit": BATCH}, True),
+        "lock_expired": ({"ids": None, "limit": BATCH, **mine}, True),
+        "lock_expired by id": ({"ids": lost_ids, "limit": BATCH, **mine}, True),
         "take_over": (verdicts, True),
         "look": (CLAIMANT, True),
         "list_expired": ({"limit": BATCH}, False),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import resource
 import signal
 import time
 from pathlib import Path
@@ -158,6 +159,24 @@ def last_for(directory: str, seconds: float, name: str = "job") -> None:
     note(directory, "start", name)
     time.sleep(seconds)
     note(directory, "end", name)
+
+
+@task
+def use_up_descriptors(directory: str) -> None:
+    """Leave the process no descriptor to open anything with. A second run leaks nothing."""
+    note(directory, "start", "leak")
+    if Path(directory, "go").exists():
+        return
+    wait_for_file(Path(directory, "leak"))
+    note(directory, "full", "descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with contextlib.suppress(OSError):
+        while True:
+            _leaked.append(os.open(os.devnull, os.O_RDONLY))
+    wait_for_file(Path(directory, "go"))
+
+
+_leaked: list[int] = []
 
 
 @task
