@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -47,7 +48,8 @@ class Listener(threading.Thread):
     def stop(self) -> None:
         """Stop hearing, and wait until the connection is closed; not for a server that does not answer."""
         self._stopped.set()
-        self._interrupt.send(b"\0")
+        with contextlib.suppress(OSError):  # The thread may have ended by itself, and closed the other end.
+            self._interrupt.send(b"\0")
         self.join(STOP_SECONDS)
         self._interrupt.close()
 
