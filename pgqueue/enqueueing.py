@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +13,8 @@ from django.utils import timezone
 
 from . import conf, notifying, registry
 from .compat import InvalidTask, Task
-from .exceptions import OperationKeyConflictError
-from .payloads import digest, encode_arguments
+from .exceptions import ArgumentsError, OperationKeyConflictError
+from .payloads import OPTIONS_OF_USING, digest, encode_arguments
 from .protocol.connecting import job_alias
 from .protocol.following import on_dead_of
 from .protocol.inserting import (
@@ -55,6 +56,7 @@ def enqueue(call: Call) -> Inserted | Spent:
     alias = job_alias()
     told = _read(call.task)
     job = _with_arguments(told.job, call)
+    told.shape.check(call)
     if told.keys is None and notifying.may_travel(alias, job.queue):
         hinted = insert(alias, job, wakes=True)
         notifying.note(alias, job.queue)
@@ -94,6 +96,46 @@ def refuse_unready(task: Task[..., Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """What arguments a task's function takes. The function itself is asked, and not what it wraps."""
+
+    task: str
+    signature: inspect.Signature | None
+    """None where Python cannot tell, as for some functions written in C."""
+    leading: tuple[None, ...]
+    """Stands for the context, where the task takes one."""
+    least: int
+    most: int
+    """So many positional arguments, and no others by name, always fit."""
+
+    @classmethod
+    def of(cls, task: Task[..., Any]) -> Shape:
+        """Read the signature of a task's function."""
+        leading = (None,) if task.takes_context else ()
+        try:
+            signature = inspect.signature(task.func, follow_wrapped=False)
+        except (TypeError, ValueError):
+            return cls(task.module_path, None, leading, 0, 0)
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        named = [each for each in signature.parameters.values() if each.kind in kinds]
+        needed = [each for each in signature.parameters.values() if each.default is each.empty]
+        fits = all(each.kind in kinds for each in needed)
+        least = len(needed) - len(leading) if fits else len(named) + 1
+        return cls(task.module_path, signature, leading, least, len(named) - len(leading))
+
+    def check(self, call: Call) -> None:
+        """Raise `ArgumentsError` for arguments that the function would refuse in the worker."""
+        if self.signature is None or (not call.kwargs and self.least <= len(call.args) <= self.most):
+            return
+        try:
+            self.signature.bind(*self.leading, *call.args, **call.kwargs)
+        except TypeError as error:
+            options = OPTIONS_OF_USING & set(call.kwargs)
+            advice = f"; options of the job go before it: task.using({min(options)}=...)" if options else ""
+            raise ArgumentsError(self.task, f"{error}{advice}") from None
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """What keeps a job from being enqueued twice: an operation key, or how long and how its unique key does."""
 
@@ -111,6 +153,7 @@ class Told(NamedTuple):
     job: NewJob
     """Without arguments."""
     keys: Keys | None
+    shape: Shape
 
 
 _latest: Told | None = None
@@ -121,7 +164,7 @@ def _read(task: Task[..., Any]) -> Told:
     global _latest
     told, settings = _latest, conf.current()
     if told is None or told.task is not task or told.settings is not settings:
-        told = _latest = Told(task, settings, _job_of(task), _keys_of(task))
+        told = _latest = Told(task, settings, _job_of(task), _keys_of(task), Shape.of(task))
     return told
 
 
@@ -178,6 +221,7 @@ def _portions(calls: Iterable[Call]) -> Iterator[Portion]:
             if portion.jobs:
                 yield portion
             portion = Portion(told.keys)
+        told.shape.check(call)
         portion.add(told.job, call, max_bytes)
         portion.queues.add(told.job.queue)
     if portion.jobs:

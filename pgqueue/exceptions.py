@@ -54,8 +54,8 @@ class PayloadTooLargeError(PayloadError):
         self.limit_bytes = limit_bytes
 
 
-class ResultError(PGQueueError, ValueError):
-    """A return value that cannot be stored; `path`, `reason` and `advice` as in `PayloadError`."""
+class ResultError(PGQueueError, ValueError, TypeError):
+    """A return value that cannot be stored, as `PayloadError` says it; a TypeError too, as Django's backends raise."""
 
     def __init__(self, path: str, reason: str, advice: str) -> None:
         super().__init__(path, reason, advice)
@@ -65,6 +65,18 @@ class ResultError(PGQueueError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.path} {self.reason}: {self.advice}."
+
+
+class ArgumentsError(PGQueueError, TypeError):
+    """Arguments that the task's function does not take; nothing was written. `reason` is Python's own."""
+
+    def __init__(self, task: str, reason: str) -> None:
+        super().__init__(task, reason)
+        self.task = task
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{shown(self.task)} cannot be called with these arguments: {self.reason}."
 
 
 class OperationKeyConflictError(PGQueueError):

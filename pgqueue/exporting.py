@@ -18,6 +18,9 @@ EXPORT_PERMISSION = "export_job"
 MOST_ROWS = 50_000
 FORMATS = {"csv": "text/csv; charset=utf-8", "ndjson": "application/x-ndjson"}
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""A spreadsheet would run what begins so as a formula; the last four are full-width, which some take for the others."""
+
 Rows = Iterator[Mapping[str, Any]]
 
 
@@ -66,8 +69,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else _plain(value)
-    # A spreadsheet would run what begins so as a formula.
-    return f"'{text}" if text[:1] in "=+-@\t\r" and not _is_number(text) else text
+    return f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text
 
 
 def _is_number(text: str) -> bool:

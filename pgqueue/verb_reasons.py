@@ -147,10 +147,18 @@ def why_against_evidence(verb: Verb, facts: Mapping[str, Any], given: Mapping[st
     }
 
 
+MOST_ATTEMPTS = 32_767
+"""What the column holds."""
+
+
 def why_refused(verb: Verb, facts: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
     """Return in words why a verb did nothing, from the facts of the locked row."""
     told = {name: facts[name] for name in _DECIDING if name in facts}
     refusal = why_not(verb, facts.get("state", ""), **told) or why_against_evidence(verb, facts, given)
+    if refusal is None and verb.name == "requeue" and facts.get("attempts", 0) >= MOST_ATTEMPTS:
+        return _("It was tried %(most)s times, and more cannot be counted: run it again as a new job.") % {
+            "most": str(MOST_ATTEMPTS)
+        }
     if refusal is not None or verb.statement != "reconcile":
         return refusal
     unknown = [effect for effect in facts["effects"] if effect["stage"] == Stage.OUTCOME_UNKNOWN]

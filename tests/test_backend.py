@@ -40,6 +40,8 @@ from tests.inline import DUMMY, IMMEDIATE, row, work, work_through_retries
 from tests.testapp import contract_tasks, plain_tasks
 from tests.testapp.contract_tasks import double, give_back, nothing, with_options
 
+NEVER = datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-12)))
+LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=14)))
 pytestmark = pytest.mark.django_db
 committing = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
 
@@ -114,7 +116,10 @@ def test_a_task_that_cannot_work_is_refused_in_djangos_words(function: Any, opti
         ({"max_attempts": 2.5}, "max_attempts"),
         ({"max_attempts": "3"}, "max_attempts"),
         ({"max_attempts": True}, "max_attempts"),
-        ({"backoff_seconds": 0}, r"backoff_seconds must be a finite number of seconds above 0, not 0\."),
+        (
+            {"backoff_seconds": 0},
+            r"backoff_seconds must be a number of seconds above 0, .* \(a hundred years\), not 0\.",
+        ),
         ({"backoff_seconds": -1}, "backoff_seconds"),
         ({"backoff_seconds": float("nan")}, "backoff_seconds"),
         ({"backoff_seconds": float("inf")}, "backoff_seconds"),
@@ -126,6 +131,12 @@ def test_a_task_that_cannot_work_is_refused_in_djangos_words(function: Any, opti
         ({"tenant": "x" * 201}, "tenant"),
         ({"shard_key": 7}, "shard_key"),
         ({"operation_key": "a\0"}, "operation_key"),
+        ({"tenant": "\ud800"}, r"tenant must be a text .* without control characters and half surrogate pairs, not"),
+        ({"tenant": "a\nb"}, "without control characters"),
+        ({"backoff_seconds": 1e18}, "a hundred years"),
+        ({"run_after": NEVER}, "run_after must be a time within"),
+        ({"run_after": LONG_AGO}, "the years 2 to 9998 in UTC"),
+        ({"run_after": datetime.datetime.max.replace(tzinfo=datetime.UTC)}, "run_after"),
     ],
 )
 @pytest.mark.case("G03")

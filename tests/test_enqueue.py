@@ -26,6 +26,7 @@ from pgqueue.models import Job, JobPayload, OperationKey, Queue
 from tests.inline import DUMMY, IMMEDIATE, row, work
 from tests.testapp import plain_tasks
 from tests.testapp.contract_tasks import double, give_back, insert_queue, nothing, with_options
+from tests.testapp.tasks import add, echo
 
 pytestmark = pytest.mark.django_db
 committing = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
@@ -577,3 +578,29 @@ def test_a_task_enqueues_in_its_own_transaction() -> None:
     insert_queue.enqueue("q")
     assert work() == 0
     assert Queue.objects.filter(name="q").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "says"),
+    [
+        ((), {}, "missing a required argument: 'left'"),
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((1,), {"left": 2}, "multiple values for argument 'left'"),
+        ((1,), {"rihgt": 2}, "unexpected keyword argument 'rihgt'"),
+        ((1,), {"priority": 2}, r"using\(priority=...\)"),
+    ],
+)
+def test_arguments_that_the_function_does_not_take_are_refused_at_once(given: Any, named: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        add.enqueue(*given, **named)
+    with pytest.raises(TypeError, match=says):
+        enqueue_many([add.bind(1), add.bind(*given, **named)])
+    assert not Job.objects.exists()
+
+
+def test_arguments_that_it_takes_are_not() -> None:
+    for given, named in (((1,), {}), ((1, 2), {}), ((1,), {"right": 2}), ((), {"left": 1})):
+        add.enqueue(*given, **named)
+    echo.enqueue()
+    echo.enqueue(1, 2, a=3)
+    assert Job.objects.count() == 6

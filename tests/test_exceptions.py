@@ -8,6 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from pgqueue import exceptions, refusals
 from pgqueue.exceptions import (
+    ArgumentsError,
     AttemptFailedError,
     Bury,
     EffectRefusedError,
@@ -62,6 +63,7 @@ EXAMPLES = [
     (OutcomeUnknownError, {"job_id": 5, "effects": ("sms", "mail")}, ["5", "sms", "mail"]),
     (VerbParamsError, {"verb": "happened", "param": "evidence", "problem": "is missing"}, ["happened", "evidence"]),
     (ReasonMissingError, {"verb": "pause"}, ["pause", "reason"]),
+    (ArgumentsError, {"task": "shop.pay", "reason": "missing a required argument: 'x'"}, ["shop.pay", "'x'"]),
     (JobCancelledError, {"job_id": 5}, ["5"]),
     (JobPurgedError, {"job_id": 5}, ["5", "audit log"]),
     (JobLostError, {"job_id": 5, "fence": 90}, ["5", "90"]),

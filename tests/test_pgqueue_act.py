@@ -32,6 +32,45 @@ def refused(verb: str, target: object, *options: str, **given: Any) -> CommandEr
     return caught.value
 
 
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\udcff"])
+@pytest.mark.parametrize("verb", ["pause_queue", "resume_queue"])
+def test_a_queue_that_cannot_be_named_so_is_refused_in_words(verb: str, name: str) -> None:
+    assert "is no name of a queue: give a text of 1 to 200 characters" in str(refused(verb, name, version=0))
+    assert (Queue.objects.count(), OperatorAction.objects.count()) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb"])
+def test_so_is_a_limit_a_move_and_a_key(name: str) -> None:
+    job = JobFactory()
+    assert "names nothing that this verb bounds" in str(refused("set_limit", f"tenant:{name}", version=0))
+    assert "'queue' is" in str(refused("move_queue", job.pk, f"--queue={name}"))
+    if name:
+        assert "'idempotency_key' cannot be stored" in str(refused("cancel", job.pk, f"--key={name}"))
+    assert OperatorAction.objects.count() == 0
+
+
+@pytest.mark.parametrize("option", ["--new-args", "--new-kwargs", "--result"])
+def test_deep_json_is_refused_in_words(option: str) -> None:
+    job = JobFactory(dead=True)
+    assert "nested deeper than 100 levels" in str(refused("clone", job.pk, f"{option}={'[' * 5_000}"))
+
+
+def test_arguments_that_cannot_be_stored_are_refused_in_one_sentence() -> None:
+    job = JobFactory(dead=True)
+    told = str(refused("clone", job.pk, '--new-args=["\\u0000"]'))
+    assert told.endswith(".")
+    assert not told.endswith("..")
+
+
+def test_a_job_with_as_many_attempts_as_can_be_counted_says_why_it_is_not_requeued(capsys: Any) -> None:
+    job = JobFactory(dead=True, attempts=32_767, max_attempts=32_767)
+    out = StringIO()
+    with pytest.raises(CommandError):
+        call_command("pgqueue_act", "requeue", str(job.pk), f"--version={job.version}", "--reason=x", stdout=out)
+    assert "outcome=refused_state" in out.getvalue()
+    assert "run it again as a new job" in out.getvalue()
+
+
 def test_an_applied_verb_is_told_with_what_was_found_and_left() -> None:
     job = JobFactory()
     told = run("hold", job.id, "--ticket", "OPS-1", "--actor", "ada")

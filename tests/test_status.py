@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 
 import pytest
@@ -122,6 +123,16 @@ def test_a_due_job_that_waits_too_long_fails_the_health_check() -> None:
     with pytest.raises(CommandError, match="due now") as failure:
         status("--max-due-seconds", "60")
     assert failure.value.returncode == 3
+
+
+def test_a_failing_check_says_each_thing_once() -> None:
+    move(JobFactory(), "run_at", -600)
+    out = StringIO()
+    with pytest.raises(CommandError) as failure:
+        call_command("pgqueue_status", "--max-due-seconds", "60", stdout=out)
+    said = str(failure.value)
+    assert re.fullmatch(r"due now: the longest for 60\d s, at most 60 s are allowed", said)
+    assert said not in out.getvalue()
 
 
 def test_without_a_live_worker_waiting_jobs_still_fail_the_health_check() -> None:

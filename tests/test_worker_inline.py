@@ -422,7 +422,9 @@ def test_the_lease_of_the_command_line_is_the_lease_of_the_row() -> None:
         (["--concurrency", "0"], "greater than zero"),
         (["--concurrency", "x"], "not a number"),
         (["--lease-seconds", "nan"], "greater than zero"),
-        (["--lease-seconds", "inf"], "finite"),
+        (["--lease-seconds", "inf"], "at most 3162240000"),
+        (["--lease-seconds", "1e308"], "at most 3162240000"),
+        (["--lease-seconds", "1e18"], "at most 3162240000"),
         (["--max-jobs", "-1"], "greater than zero"),
     ],
 )

@@ -38,6 +38,8 @@ REPLAY_UNTIL = instant_of("replay_until", _("replay until"))
 SNOOZED_UNTIL = instant_of("snoozed_until", _("snoozed until"))
 ERROR_CLASS = text_of("last_error_class", _("class"))
 ERROR_MESSAGE = text_of("last_error", _("message"))
+VERSION, FENCE = text_of("version", _("version")), text_of("fence", _("fence"))
+SETTLED_BY = text_of("settled_by", _("settled by worker"))
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
 
 
@@ -164,12 +166,18 @@ class JobAdmin(JobColumns, ExportedAdmin):
         ]
         succeeded = obj is not None and obj.state == State.SUCCEEDED
         error = _("Error of an earlier attempt") if succeeded else _("Last error")
-        related = [("parent_id", "cloned_from_id", "schedule_id")]
+        related = [
+            (
+                text_of("parent_id", _("parent job")),
+                text_of("cloned_from_id", _("cloned from")),
+                text_of("schedule_id", _("schedule")),
+            )
+        ]
         return (
-            (None, {"fields": [("standing", "tried", "version"), ("queue_link", "operation")]}),
+            (None, {"fields": [("standing", "tried", VERSION), ("queue_link", "operation")]}),
             (error, {"fields": [ERROR_CLASS, ERROR_MESSAGE]}),
             (_("Times"), {"fields": [tuple(times[:3]), tuple(times[3:5]), tuple(times[5:])]}),
-            (_("Lease"), {"fields": [("lease", "worker"), LEASE_UNTIL, ("fence", "lease_losses", "settled_by")]}),
+            (_("Lease"), {"fields": [("lease", "worker"), LEASE_UNTIL, (FENCE, "lease_losses", SETTLED_BY)]}),
             (
                 _("Recovery"),
                 {

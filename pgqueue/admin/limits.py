@@ -17,6 +17,7 @@ from ..protocol.viewing import database_now
 from ..states import LIMIT_KINDS, State
 from .confirming import Facts
 from .keyset import Order
+from .marks import text_of
 from .pausing import PausedAdmin
 from .words import NOTHING
 
@@ -48,7 +49,7 @@ class LimitAdmin(PausedAdmin):
     ordering = ("id",)
     orders = {"name": (_("name"), Order(("id",)))}
     fields = readonly_fields = (
-        *("id", "state", "running", "rate", "weight", "by", "why", "since", "until", "version"),
+        *("id", "state", "running", "rate", "weight", "by", "why", "since", "until", text_of("version", _("version"))),
     )
     empty_text = _(
         "Nothing is bounded. PGQUEUE['LIMITS'] and operators do that: open the queue, tenant, task or resource from "

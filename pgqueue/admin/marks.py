@@ -12,11 +12,15 @@ from .words import SCHEDULED, STATES
 
 
 def text_of(field: str, label: Any) -> Any:
-    """Return a column of the admin that shows a field under a heading of the console's."""
+    """Return a column of the admin that shows a field under a heading of the console's.
+
+    A number is shown as it is typed: ids, fences and versions are copied, and are never grouped by thousands.
+    """
 
     @admin.display(description=label)
     def column(row: Any) -> Any:
-        return getattr(row, field)
+        value = getattr(row, field)
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     # The admin makes the cell's class of it.
     column.__name__ = field

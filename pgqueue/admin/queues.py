@@ -15,6 +15,7 @@ from ..protocol import surveying
 from ..protocol.connecting import job_alias
 from ..protocol.viewing import database_now
 from .keyset import Order
+from .marks import text_of
 from .needs import capped
 from .pausing import PausedAdmin
 from .words import NOTHING, span
@@ -43,7 +44,16 @@ class QueueAdmin(PausedAdmin):
     )
     ordering = ("name",)
     orders = {"name": (_("name"), Order(("name",)))}
-    fields = readonly_fields = ("name", "state", "by", "why", "since", "until", "limits", "version")
+    fields = readonly_fields = (
+        "name",
+        "state",
+        "by",
+        "why",
+        "since",
+        "until",
+        "limits",
+        text_of("version", _("version")),
+    )
     empty_text = _(
         "No job waits or runs, and no queue has been paused, or named by a worker (runworker --queue NAME). Every "
         "other queue is active."

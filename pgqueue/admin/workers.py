@@ -31,7 +31,7 @@ class WorkerAdmin(VerbAdmin):
     list_display = (
         "number",
         text_of("host", _("host")),
-        "pid",
+        text_of("pid", _("process")),
         "state",
         "heard",
         "takes",
@@ -45,7 +45,7 @@ class WorkerAdmin(VerbAdmin):
     orders = {"newest": (_("newest"), Order(("-id",)))}
     fields = readonly_fields = (
         "host",
-        "pid",
+        text_of("pid", _("process")),
         "state",
         "heard",
         instant_of("heartbeat_at", _("last heartbeat")),
@@ -57,7 +57,7 @@ class WorkerAdmin(VerbAdmin):
         "release",
         "tasks",
         "running",
-        "version",
+        text_of("version", _("version")),
     )
     empty_text = _("No worker has reported for days. Start one: manage.py runworker.")
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from pgqueue.exporting import written
 from pgqueue.models import OperatorAction
 from tests.admin.conftest import VIEWS
 from tests.admin.console import checksums, client_with
@@ -78,6 +79,12 @@ def test_nothing_is_exported_by_a_get_or_by_a_search_that_was_not_understood(aud
     assert auditor.get(EXPORT).status_code == 405
     assert auditor.post(f"{EXPORT}?q=free+text").status_code == 302
     assert checksums() == before
+
+
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_no_cell_is_a_formula(first: str) -> None:
+    (line,) = list(csv.reader(written(iter([{"a": f"{first}1+1", "b": "", "c": -3}]), "abc", format="csv")))[1:]
+    assert line == [f"'{first}1+1", "", "-3"]
 
 
 def test_the_audit_log_is_exported_without_formulas(auditor: Client) -> None:

@@ -61,11 +61,19 @@ class Command(BaseCommand):
         }
         late = [standing for standing in standings if _is_late(standing, limits.get(standing.name))]
         if late:
-            raise CommandError("; ".join(_told(standing) for standing in late), returncode=ALARM)
+            raise CommandError(
+                "; ".join(_passed(standing, limits[standing.name]) for standing in late), returncode=ALARM
+            )
 
 
 def _is_late(standing: Standing, limit_seconds: float | None) -> bool:
     return limit_seconds is not None and (standing.overdue_seconds or 0) > limit_seconds
+
+
+def _passed(standing: Standing, limit_seconds: float | None) -> str:
+    """The line above says how many jobs there are; this says which bound was passed, and by how much."""
+    seconds = f"the longest for {standing.overdue_seconds or 0:.0f} s, at most {limit_seconds:g} s are allowed"
+    return f"{WORDS[standing.name]}: {seconds}"
 
 
 def _told(standing: Standing) -> str:

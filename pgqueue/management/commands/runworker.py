@@ -16,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, DjangoHelpFor
 from django.db import connections
 
 from ... import conf, registry
+from ...bounds import LONGEST_SECONDS
 from ...protocol.connecting import job_alias
 from ...worker.exits import MEANINGS, Exit
 from ...worker.inbox import Inbox, Signal
@@ -39,8 +40,8 @@ def positive(kind: type[int] | type[float]) -> Any:
             number = kind(text)
         except ValueError:
             raise ArgumentTypeError(f"{text!r} is not a number") from None
-        if not 0 < number < float("inf"):
-            raise ArgumentTypeError(f"{text!r} must be greater than zero, and finite")
+        if not 0 < number <= LONGEST_SECONDS:
+            raise ArgumentTypeError(f"{text!r} must be greater than zero, and at most {LONGEST_SECONDS}")
         return number
 
     return parse
