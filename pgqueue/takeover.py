@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
@@ -10,11 +9,13 @@ import psycopg
 
 from . import conf
 from .backoff import delay_seconds
+from .foreign import told
+from .logs import get_logger
 from .protocol.blocking import end_blockers
 from .protocol.taking_over import NOBODYS, Expired, Mine, Taken, Verdict, list_expired, take_over
 from .recovery import Facts, asks_probe, decide
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TOLD_AGAIN_SECONDS = 60.0
 """How long a session that blocks a takeover is not logged again."""
@@ -109,6 +110,6 @@ def _one_by_one(connection: psycopg.Connection[Any], mine: Mine) -> list[Taken]:
             taken.extend(take_over(connection, [id], verdict, mine=mine))
         except psycopg.OperationalError:
             raise
-        except psycopg.Error:
-            logger.exception("takeover.failed job=%d", id)
+        except psycopg.Error as error:
+            logger.error("takeover.failed job=%d %s", id, told(error))
     return taken

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,13 +14,15 @@ import psycopg
 
 from .. import conf
 from ..failures import Description, FailureClass, describe
+from ..foreign import told
+from ..logs import get_logger
 from ..sql import load
 from ..states import State
 from .connecting import quick_cursor, transaction
 from .deciding import Unsettled, keep_evidence, settle_unknown
 from .following import enqueue_on_dead, on
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class EndingKind(StrEnum):
@@ -259,9 +260,9 @@ def _bury_refused(
     failure = Failure(FailureClass.RESULT, describe(error))
     try:
         return _write(connection, worker_id, [ending._replace(kind=EndingKind.BURY, failure=failure)])
-    except REFUSED:
+    except REFUSED as error:
         # Takeover decides once the lease has run out: nothing here may guess.
-        logger.exception("settle.unwritable job=%d fence=%d", ending.id, ending.fence)
+        logger.error("settle.unwritable job=%d fence=%d %s", ending.id, ending.fence, told(error))
         return {}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,9 +11,10 @@ import psycopg
 
 from ..backoff import delay_seconds
 from ..holding import boot_seconds
+from ..logs import get_logger
 from ..protocol.settling import Ending, Settled
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RECONNECT_CAP_SECONDS = 10.0
 LATE_SECONDS = 600.0
