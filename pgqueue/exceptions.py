@@ -6,6 +6,8 @@ the constructor, so that errors survive pickling and copying. `Retry` and `Bury`
 hence their names.
 """
 
+from collections.abc import Iterator
+
 from django.core.exceptions import ImproperlyConfigured
 
 LONGEST_NAME = 200
@@ -293,6 +295,21 @@ class Bury(Exception):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def members(exc: BaseException) -> Iterator[BaseException]:
+    """Yield what is in a group and its groups, each once; any other exception is its own only member."""
+    waiting = [exc]
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if isinstance(current, BaseExceptionGroup):
+            waiting.extend(current.exceptions)
+        else:
+            yield current
 
 
 def shown(name: object) -> str:

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import logging
 from typing import Any
 
 import psycopg
 
 from . import conf
 from .backoff import delay_seconds
-from .foreign import told
-from .logs import get_logger
-from .protocol.blocking import end_blockers
 from .protocol.taking_over import NOBODYS, Expired, Mine, Taken, Verdict, list_expired, take_over
 from .recovery import Facts, asks_probe, decide
+from .server_errors import facts_of, is_everybodys
 
-logger = get_logger(__name__)
-
-TOLD_AGAIN_SECONDS = 60.0
-"""How long a session that blocks a takeover is not logged again."""
+logger = logging.getLogger(__name__)
 
 
-def take_over_expired(
-    connection: psycopg.Connection[Any], mine: Mine = NOBODYS, *, ids: Sequence[int] | None = None
-) -> list[Taken]:
+def take_over_expired(connection: psycopg.Connection[Any], mine: Mine = NOBODYS) -> list[Taken]:
     """Take over a bounded batch of jobs whose lease has run out; one bad row never blocks the others.
 
-    A worker leaves out what it still runs itself. Without `ids`, finding any job reads all running ones.
+    A worker leaves out what it still runs itself.
     """
     try:
-        taken = take_over(connection, ids, verdict, mine=mine)
-    except psycopg.OperationalError:
-        raise
-    except psycopg.Error:
-        taken = _one_by_one(connection, mine, list_expired(connection) if ids is None else ids)
+        taken = take_over(connection, None, verdict, mine=mine)
+    except psycopg.Error as error:
+        if connection.closed or is_everybodys(error):
+            raise
+        taken = _one_by_one(connection, mine)
     for one in taken:
         logger.warning(
             "takeover job=%d task=%s fence=%d worker=%d losses=%d state=%s",
@@ -46,38 +38,6 @@ def take_over_expired(
             one.verdict.target,
         )
     return taken
-
-
-class Blockers:
-    """Deals with sessions that keep expired jobs from being taken over, and tells of each once in a while."""
-
-    def __init__(self) -> None:
-        self._told_at: dict[tuple[int, int], float] = {}
-
-    def deal(self, connection: psycopg.Connection[Any]) -> None:
-        """End what can do nothing more, and log the rest: that needs a person. No error of it costs the worker."""
-        try:
-            found = end_blockers(connection)
-        except psycopg.OperationalError:
-            raise
-        except psycopg.Error as error:
-            logger.warning("takeover.unexplained error=%s sqlstate=%s", type(error).__name__, error.sqlstate)
-            return
-        now = time.monotonic()
-        self._told_at = {key: at for key, at in self._told_at.items() if now - at < TOLD_AGAIN_SECONDS}
-        for one in found:
-            if one.ended:
-                logger.warning("takeover.freed job=%d fence=%d pid=%d", one.job_id, one.fence, one.pid)
-            elif (one.job_id, one.pid) not in self._told_at:
-                self._told_at[one.job_id, one.pid] = now
-                logger.warning(
-                    "takeover.blocked job=%d fence=%d pid=%d role=%s state=%s",
-                    one.job_id,
-                    one.fence,
-                    one.pid,
-                    one.role,
-                    one.state,
-                )
 
 
 def verdict(job: Expired) -> Verdict:
@@ -106,13 +66,13 @@ def _delay(losses: int, settings: conf.Settings) -> float:
     return delay_seconds(losses, base_seconds=settings.backoff_base_seconds, cap_seconds=settings.backoff_cap_seconds)
 
 
-def _one_by_one(connection: psycopg.Connection[Any], mine: Mine, ids: Sequence[int]) -> list[Taken]:
+def _one_by_one(connection: psycopg.Connection[Any], mine: Mine) -> list[Taken]:
     taken: list[Taken] = []
-    for id in ids:
+    for id in list_expired(connection):
         try:
             taken.extend(take_over(connection, [id], verdict, mine=mine))
-        except psycopg.OperationalError:
-            raise
         except psycopg.Error as error:
-            logger.error("takeover.failed job=%d %s", id, told(error))
+            if connection.closed or is_everybodys(error):
+                raise
+            logger.error("takeover.failed job=%d %s", id, facts_of(error))
     return taken

@@ -16,7 +16,7 @@ import psycopg
 from .. import conf
 from .claiming import Claimant, Haul, Turn, send_plain
 from .connecting import one_trip
-from .settling import REFUSED, Ending, EndingKind, Settled, answered, send, settle, settle_one_by_one
+from .settling import Ending, EndingKind, Settled, answered, send, settle, settle_one_by_one
 
 TRAVELLING = frozenset({EndingKind.COMPLETE, EndingKind.RELEASE})
 
@@ -63,7 +63,7 @@ def settle_and_claim(
             sent = send(connection, worker_id=worker_id, endings=travelling)
             claims = [send_plain(connection, wish.claimant, limit=wish.limit, turn=wish.turn) for wish in wishes]
             meanwhile()
-    except REFUSED as error:
+    except psycopg.Error as error:
         if not travelling:
             raise
         after = settle_one_by_one(connection, worker_id=worker_id, endings=travelling, error=error)
@@ -76,6 +76,11 @@ def settle_and_claim(
 
 
 def _together(first: Settled, second: Settled) -> Settled:
-    if not (first.told or first.busy or first.lost):
+    if not (first.told or first.busy or first.lost or first.refused):
         return second
-    return Settled(first.written | second.written, first.busy + second.busy, first.lost + second.lost)
+    return Settled(
+        first.written | second.written,
+        first.busy + second.busy,
+        first.lost + second.lost,
+        first.refused + second.refused,
+    )

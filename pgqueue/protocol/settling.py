@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,15 +15,15 @@ import psycopg
 
 from .. import conf
 from ..failures import Description, FailureClass, describe
-from ..foreign import told
-from ..logs import get_logger
+from ..server_errors import facts_of, is_everybodys, is_of_the_value
 from ..sql import load
 from ..states import State
 from .connecting import quick_cursor, transaction
 from .deciding import Unsettled, keep_evidence, settle_unknown
 from .following import enqueue_on_dead, on
+from .spelling import params_of
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class EndingKind(StrEnum):
@@ -67,13 +68,20 @@ class Ending(NamedTuple):
 
 @dataclass(slots=True)
 class Settled:
-    """What became of endings: those written, by job id; those to send again; those refused for good."""
+    """What became of endings: those written, by job id; those to send again; those that lost their jobs."""
 
     told: dict[int, Written] = field(default_factory=dict)
     busy: list[Ending] = field(default_factory=list)
     lost: list[Ending] = field(default_factory=list)
+    refused: list[tuple[Ending, Exception]] = field(default_factory=list)
+    """Those that the server refused, each by itself: they are to be sent again, apart from others."""
     unread: Sequence[psycopg.Cursor[Any]] = ()
     """Answers that have a row for each ending: all were written. What they say is read when it is asked for."""
+
+    def over(self, endings: Sequence[Ending]) -> Sequence[Ending]:
+        """Return those of the endings that need not be sent again."""
+        left = {ending.id for ending in self.busy} | {ending.id for ending, _ in self.refused}
+        return [ending for ending in endings if ending.id not in left] if left else endings
 
     @property
     def is_read(self) -> bool:
@@ -88,79 +96,63 @@ class Settled:
         return self.told
 
 
-REFUSED = (
-    psycopg.DataError,
-    psycopg.IntegrityError,
-    psycopg.ProgrammingError,
-    psycopg.errors.ProgramLimitExceeded,
-    psycopg.errors.StatementTooComplex,
-)
-_COLUMNS: dict[EndingKind, tuple[str, ...]] = {
-    EndingKind.COMPLETE: ("ids", "fences", "run_seconds", "results"),
-    EndingKind.RETRY: (
-        "ids",
-        "fences",
-        "run_seconds",
-        "delay_seconds",
-        "failure_classes",
-        "error_classes",
-        "messages",
-        "tracebacks",
-    ),
-    EndingKind.BURY: (
-        "ids",
-        "fences",
-        "run_seconds",
-        "failure_classes",
-        "error_classes",
-        "messages",
-        "tracebacks",
-    ),
-    EndingKind.RELEASE: ("ids", "fences"),
-}
-
-
-def _failure(read: Callable[[Failure], str]) -> Callable[[Ending], str | None]:
-    return lambda ending: None if ending.failure is None else read(ending.failure)
-
-
-_NUMBERS: dict[str, tuple[Callable[[Ending], Any], Callable[[Any], str]]] = {
-    "ids": (attrgetter("id"), str),
-    "fences": (attrgetter("fence"), str),
-    "run_seconds": (attrgetter("run_seconds"), "{:.6f}".format),
-    "delay_seconds": (attrgetter("delay_seconds"), str),
-}
-_VALUES: dict[str, Callable[[Ending], Any]] = {
-    "results": lambda ending: ending.result,
-    "failure_classes": _failure(lambda failure: str(failure.failure_class)),
-    "error_classes": _failure(lambda failure: failure.description.class_path),
-    "messages": _failure(lambda failure: failure.description.message),
-    "tracebacks": _failure(lambda failure: failure.description.traceback),
-}
-
-
 def settle(connection: psycopg.Connection[Any], *, worker_id: int, endings: Sequence[Ending]) -> Settled:
-    """Write endings and say of each what came of it.
+    """Write endings and return what came of each.
 
-    An ending that the database refuses never blocks the others: all are then written one by one, and the
-    refused one is buried with the reason. One that matches no lease is looked up: it may be our own write
-    whose COMMIT answer was lost, or locked by somebody for a moment. Raise `psycopg.OperationalError` when
-    the server is away; sending the same endings again is then safe.
+    An ending that the database refuses never blocks the others: then all are written one by one. One that matches no
+    lease is looked up: it may be our own write whose COMMIT answer was lost, or locked by somebody for a moment. Raise
+    `psycopg.Error` when the server serves nobody; sending the same endings again is then safe.
     """
     try:
         written = _write(connection, worker_id, endings)
-    except REFUSED as error:
+    except psycopg.Error as error:
         return settle_one_by_one(connection, worker_id=worker_id, endings=endings, error=error)
     return settled(connection, worker_id=worker_id, endings=endings, written=written)
 
 
 def settle_one_by_one(
-    connection: psycopg.Connection[Any], *, worker_id: int, endings: Sequence[Ending], error: Exception
+    connection: psycopg.Connection[Any], *, worker_id: int, endings: Sequence[Ending], error: psycopg.Error
 ) -> Settled:
-    """Write endings of which the database has refused one, and with it all of their transaction."""
-    logger.warning("settle.refused count=%d error=%s", len(endings), describe(error).class_path)
-    written = _write_one_by_one(connection, worker_id, endings)
-    return settled(connection, worker_id=worker_id, endings=endings, written=written)
+    """Do as `settle_each` after the database has refused one ending, and with it all of their transaction.
+
+    Raise the error when the server serves nobody.
+    """
+    if connection.closed or is_everybodys(error):
+        raise error
+    if len(endings) > 1:
+        logger.warning("settle.refused count=%d %s", len(endings), facts_of(error))
+    return settle_each(connection, worker_id=worker_id, endings=endings)
+
+
+def settle_each(connection: psycopg.Connection[Any], *, worker_id: int, endings: Sequence[Ending]) -> Settled:
+    """Write endings each in a transaction of its own.
+
+    Where a value is at fault, its job is buried with the reason. Where the server is, the ending is `refused`: a run
+    that succeeded is not made a failure of. Raise `psycopg.Error` when the server serves nobody.
+    """
+    written: dict[int, Written] = {}
+    refused: dict[int, Exception] = {}
+    for ending in endings:
+        try:
+            written |= _write_or_bury(connection, worker_id, ending)
+        except psycopg.Error as one:
+            if connection.closed or is_everybodys(one):
+                raise
+            refused[ending.id] = one
+    done = settled(connection, worker_id=worker_id, endings=endings, written=written)
+    done.refused = [(ending, refused[ending.id]) for ending in done.busy if ending.id in refused]
+    done.busy = [ending for ending in done.busy if ending.id not in refused]
+    return done
+
+
+def _write_or_bury(connection: psycopg.Connection[Any], worker_id: int, ending: Ending) -> dict[int, Written]:
+    try:
+        return _write(connection, worker_id, [ending])
+    except psycopg.Error as error:
+        if not is_of_the_value(error):
+            raise
+        failure = Failure(FailureClass.RESULT, describe(error))
+        return _write(connection, worker_id, [ending._replace(kind=EndingKind.BURY, failure=failure)])
 
 
 def settled(
@@ -197,28 +189,17 @@ def _write(connection: psycopg.Connection[Any], worker_id: int, endings: Iterabl
 
 
 def send(
-    connection: psycopg.Connection[Any], *, worker_id: int, endings: Iterable[Ending], hold_ms: int | None = None
+    connection: psycopg.Connection[Any], *, worker_id: int, endings: Iterable[Ending]
 ) -> list[psycopg.Cursor[Any]]:
-    """Send endings, a statement for each kind, inside a transaction of the caller's; `read` takes the answers.
-
-    `hold_ms` bounds how long a longer transaction may idle after a completion.
-    """
+    """Send endings, a statement for each kind, inside a transaction of the caller's; `read` takes the answers."""
     groups: dict[EndingKind, list[Ending]] = {}
     for ending in sorted(endings, key=attrgetter("id")):
         groups.setdefault(ending.kind, []).append(ending)
     cursors: list[psycopg.Cursor[Any]] = []
     for kind, group in groups.items():
-        params: dict[str, Any] = {name: _column(name, group) for name in _COLUMNS[kind]}
-        if kind is EndingKind.COMPLETE:
-            params |= holding(connection, hold_ms)
         cursors.append(quick_cursor(connection))
-        cursors[-1].execute(load(kind.value), {**params, "worker_id": worker_id})
+        cursors[-1].execute(load(kind.value), {**params_of(kind, group), "worker_id": worker_id})
     return cursors
-
-
-def holding(connection: psycopg.Connection[Any], hold_ms: int | None) -> dict[str, int | None]:
-    """Return the parameters of a completion that say how its transaction goes on."""
-    return {"hold_ms": hold_ms, "backend_pid": None if hold_ms is None else connection.info.backend_pid}
 
 
 def read(sent: Iterable[psycopg.Cursor[Any]]) -> dict[int, Written]:
@@ -231,39 +212,6 @@ def read(sent: Iterable[psycopg.Cursor[Any]]) -> dict[int, Written]:
                 known[state] = Written(State(state), datetime.fromtimestamp(epoch, UTC))
             written[id] = known[state]
     return written
-
-
-def _column(name: str, group: Sequence[Ending]) -> str | list[Any] | None:
-    """Return one fact of all endings as an array. Numbers are spelled here: the driver takes ten times as long."""
-    if name in _NUMBERS:
-        field, spell = _NUMBERS[name]
-        return "{" + ",".join(map(spell, map(field, group))) + "}"
-    values = list(map(_VALUES[name], group))
-    return None if name == "results" and values.count(None) == len(values) else values
-
-
-def _write_one_by_one(
-    connection: psycopg.Connection[Any], worker_id: int, endings: Iterable[Ending]
-) -> dict[int, Written]:
-    written: dict[int, Written] = {}
-    for ending in endings:
-        try:
-            written.update(_write(connection, worker_id, [ending]))
-        except REFUSED as error:
-            written.update(_bury_refused(connection, worker_id, ending, error))
-    return written
-
-
-def _bury_refused(
-    connection: psycopg.Connection[Any], worker_id: int, ending: Ending, error: Exception
-) -> dict[int, Written]:
-    failure = Failure(FailureClass.RESULT, describe(error))
-    try:
-        return _write(connection, worker_id, [ending._replace(kind=EndingKind.BURY, failure=failure)])
-    except REFUSED as error:
-        # Takeover decides once the lease has run out: nothing here may guess.
-        logger.error("settle.unwritable job=%d fence=%d %s", ending.id, ending.fence, told(error))
-        return {}
 
 
 def _look_up(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
@@ -11,17 +12,17 @@ import psycopg
 
 from .. import conf
 from ..holding import Holdings, boot_seconds
-from ..logs import get_logger
 from ..protocol.claiming import Claimant, Lease, Turn, claim, find_unheard
 from ..protocol.connecting import connect
 from ..protocol.listening import wake
 from ..protocol.pipelining import Wish, settle_and_claim
-from ..protocol.settling import Ending, EndingKind, Settled
+from ..protocol.settling import Ending, EndingKind, Settled, settle_each
+from ..server_errors import DATABASE_ERRORS
 from ..states import Lane
 from .agenda import Agenda, Source
 from .answers import Answers
 from .executor import Work
-from .finishing import Aftermath
+from .finishing import Aftermath, queues_left
 from .inbox import Inbox, Mail, Signal
 from .lookout import Lookout
 from .options import Options
@@ -29,10 +30,11 @@ from .orders import Orders
 from .outage import Outage
 from .pace import Pool, crew_of, paces_of
 from .pools import Pools
+from .postponed import Postponed
 from .stall import Stall
 from .tally import Tally
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 FEW = 100
 """Endings that are worth waiting for others while the threads have work: a hundred travel as cheaply as more."""
@@ -43,7 +45,6 @@ LOCKED_RETRY_SECONDS = 0.1
 STUCK_SECONDS = 1.0
 """Pause before another look whether all but the stuck have ended, or heartbeats get through again."""
 Ended = list[tuple[Lease, Ending]]
-SERVER_IS_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError)
 
 
 class Dispatcher:
@@ -75,14 +76,12 @@ class Dispatcher:
         self._on_drain = on_drain
         self._paces = paces_of(pools.slots)
         self._linger_seconds = conf.current().settle_max_delay_seconds
-        self._agenda = Agenda(
-            paces=self._paces,
-            notify_window_seconds=conf.current().notify_window_seconds,
-            max_jobs=options.max_jobs,
-        )
+        window_seconds = conf.current().notify_window_seconds
+        self._agenda = Agenda(paces=self._paces, notify_window_seconds=window_seconds, max_jobs=options.max_jobs)
         self._turns: defaultdict[Source, Turn] = defaultdict(Turn)
         self._connection: psycopg.Connection[Any] | None = None
         self._endings: list[Ending] = []
+        self._postponed = Postponed()
         self.aftermath = Aftermath(tally, submit=self._submit, alias=options.alias)
         self._lookout = Lookout(
             claimant=claimant,
@@ -146,7 +145,7 @@ class Dispatcher:
         """Take a turn and return how long to sleep. A server that is away is waited for, with everything kept."""
         try:
             self._turn()
-        except SERVER_IS_AWAY as error:
+        except DATABASE_ERRORS as error:
             self._close()
             self._answers.read()
             pause = self._outage.fail(error)
@@ -158,17 +157,24 @@ class Dispatcher:
                 self._forget(endings, settled)
             return pause
         self._outage.end()
-        return self._pause()
+        return self._postponed.pause(self._pause())
 
     def _turn(self) -> None:
         connection = self._connected()
         if self._agenda.hoards(self._pools.waiting()):
             self._give_back()
             self._agenda.give_back()
+        if due := self._postponed.due():
+            settled = settle_each(connection, worker_id=self._claimant.worker_id, endings=due)
+            self._leave_to_others(connection, self._forget(due, settled))
         if self._agenda.wants_look():
             self._step(connection, ())
             self._lookout.look(connection)
-        sources = () if self._draining or self._holdings.is_cut_off() else self._agenda.sources(held=self._to_be_held())
+        sources = (
+            ()
+            if self._draining or self._holdings.is_cut_off()
+            else self._agenda.sources(held=self._held(self._endings))
+        )
         # What another source is to have first cannot travel with the endings.
         at_once = tuple(takewhile(lambda source: source.lane is Lane.PLAIN, sources))
         at_once = at_once if self._options.max_jobs is None else at_once[:1]
@@ -196,7 +202,7 @@ class Dispatcher:
 
     def _step(self, connection: psycopg.Connection[Any], sources: Sequence[Source]) -> None:
         """Settle what has ended and claim from plain sources, in one round trip."""
-        held = self._to_be_held()
+        held = self._held(self._endings)
         wishes: dict[Source, Wish] = {}
         for source in sources:
             limit = self._agenda.room(source, held=held)
@@ -234,8 +240,10 @@ class Dispatcher:
         """Hold no longer what was settled or lost, have it counted and told, and return it."""
         for ending in settled.lost:
             logger.warning("ending.refused job=%d fence=%d kind=%s", ending.id, ending.fence, ending.kind)
-        busy = {ending.id for ending in settled.busy}
-        over = [ending for ending in endings if ending.id not in busy] if busy else endings
+        over = settled.over(endings)
+        if self._postponed or settled.refused:
+            self._postponed.forget(over)
+            self._postponed.add(settled.refused)
         ended = self._holdings.drop(over)
         self._agenda.end(ended, pool_of=self._pools.pool)
         self.aftermath.add(ended, settled.written)
@@ -245,10 +253,8 @@ class Dispatcher:
 
     def _leave_to_others(self, connection: psycopg.Connection[Any], ended: Ended) -> None:
         """Wake others for what this process will not run: they may sleep for long, and must look for it."""
-        kinds = (EndingKind.RELEASE, EndingKind.RETRY) if self._draining else (EndingKind.RELEASE,)
-        left = {lease.queue for lease, ending in ended if ending.kind in kinds}
-        if left:
-            wake(connection, sorted(left))
+        if queues := queues_left(ended, is_draining=self._draining):
+            wake(connection, queues)
 
     def _claim(self, connection: psycopg.Connection[Any], source: Source) -> None:
         limit = self._agenda.room(source, held=self._held())
@@ -272,12 +278,9 @@ class Dispatcher:
     def _submit(self, works: Sequence[Work]) -> None:
         self._pools.submit(works, crew=crew_of(self._paces))
 
-    def _held(self) -> Mapping[Pool, int]:
-        return self._answers.added_to(self._pools.held(self._holdings, but=self._answers.ended_ids()))
-
-    def _to_be_held(self) -> Mapping[Pool, int]:
-        """Return how many leases are held for each pool once the endings at hand are written."""
-        but = self._answers.ended_ids() | {ending.id for ending in self._endings}
+    def _held(self, ending: Sequence[Ending] = ()) -> Mapping[Pool, int]:
+        """Return how many leases are held for each pool, leaving out those that end: written, refused or given here."""
+        but = self._answers.ended_ids() | self._postponed.ids() | {one.id for one in ending}
         return self._answers.added_to(self._pools.held(self._holdings, but=but))
 
     def _pause(self) -> float:
@@ -292,22 +295,22 @@ class Dispatcher:
 
     def _is_done(self) -> bool:
         if self._is_in_vain():
-            worker_id, count = self._claimant.worker_id, len(self._endings)
-            self.orders.give_up("endings_unwritten", worker_id=worker_id, count=count)
+            count = len(self._endings) + len(self._postponed)
+            self.orders.give_up("endings_unwritten", worker_id=self._claimant.worker_id, count=count)
             return True
-        if self._endings or self._answers.count_claimed() or not self._pools.is_idle():
+        if self._endings or self._postponed or self._answers.count_claimed() or not self._pools.is_idle():
             return False
         if len(self._holdings) > self._pools.hopeless(self._holdings):
             return False
-        if self._draining or self._agenda.is_spent():
-            return True
-        return self._options.burst and self._outage.failures == 0 and self._agenda.is_empty()
+        is_empty = self._options.burst and self._outage.failures == 0 and self._agenda.is_empty()
+        return self._draining or self._agenda.is_spent() or is_empty
 
     def _is_in_vain(self) -> bool:
         """Return whether all that is left are endings that could not be written, and the wait for that is over."""
-        if not (self._endings and self._pools.is_idle()):
+        if not ((self._endings or self._postponed) and self._pools.is_idle()):
             return False
-        is_over = self.orders.told_to_stop or (self.orders.is_unfit and self._outage.is_too_long())
+        is_last = self.orders.told_to_stop or self._agenda.is_spent() or self._options.burst
+        is_over = is_last or (self.orders.is_unfit and self._outage.is_too_long())
         return self._outage.is_own() or (is_over and self._holdings.are_all_lost())
 
     def _close(self) -> None:

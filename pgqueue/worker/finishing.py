@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import registry, signalling
-from ..foreign import OF_PROJECT, told
-from ..logs import get_logger
 from ..protocol.claiming import Lease
 from ..protocol.reading import read_job
 from ..protocol.settling import Ending, EndingKind, Written
@@ -17,7 +16,7 @@ from ..states import FINAL, State
 from .executor import Work
 from .tally import Tally
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_CLAIM = 2
 """Version of a job that was enqueued, then claimed; every other event makes it larger."""
@@ -75,6 +74,12 @@ class Aftermath:
         return self._tally.outcomes()
 
 
+def queues_left(ended: Iterable[tuple[Lease, Ending]], *, is_draining: bool) -> list[str]:
+    """Return the queues in which other workers have something to look for, given what this process gave up."""
+    kinds = (EndingKind.RELEASE, EndingKind.RETRY) if is_draining else (EndingKind.RELEASE,)
+    return sorted({lease.queue for lease, ending in ended if ending.kind in kinds})
+
+
 def notice_of(
     ended: Iterable[tuple[Lease, Ending]], written: Mapping[int, Written], *, alias: str
 ) -> Callable[[], None] | None:
@@ -115,8 +120,8 @@ def _send_safely(one: Finished, alias: str) -> None:
     """One that cannot be told, say because its task is registered no more, keeps no other from being told."""
     try:
         _send(one, alias)
-    except OF_PROJECT as error:
-        logger.error("notice.failed job=%d task=%s %s", one.lease.id, one.lease.task, told(error))
+    except Exception:
+        logger.exception("notice.failed job=%d task=%s", one.lease.id, one.lease.task)
 
 
 def _send(one: Finished, alias: str) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import psycopg
-
 from ..backoff import delay_seconds
 from ..holding import boot_seconds
-from ..logs import get_logger
 from ..protocol.settling import Ending, Settled
+from ..server_errors import DATABASE_ERRORS, facts_of
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 RECONNECT_CAP_SECONDS = 10.0
 LATE_SECONDS = 600.0
@@ -62,7 +61,8 @@ class Outage:
     def fail(self, error: Exception) -> float:
         """Note that a turn failed, and return how long to wait before the next."""
         self.failures += 1
-        logger.warning("database.failed failures=%d error=%s", self.failures, type(error).__name__)
+        if self.failures & (self.failures - 1) == 0:  # The 1st, 2nd, 4th, 8th and so on.
+            logger.warning("database.failed failures=%d %s", self.failures, facts_of(error))
         now = self._clock()
         self._first_at = now if self._first_at is None else self._first_at
         if _is_answer(error):
@@ -98,8 +98,8 @@ class Outage:
         """Write endings on the heartbeat's connection; when that fails too, all of them are to be sent again."""
         try:
             return self._settle_elsewhere(endings)
-        except (psycopg.Error, OSError) as error:
-            logger.warning("endings.kept count=%d error=%s", len(endings), type(error).__name__)
+        except DATABASE_ERRORS as error:
+            logger.warning("endings.kept count=%d %s", len(endings), facts_of(error))
             return Settled(busy=list(endings))
 
     def _is_past(self, since: float) -> bool:

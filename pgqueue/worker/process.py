@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -12,7 +13,6 @@ import psycopg
 from .. import conf, registry
 from ..heartbeat import Heartbeat
 from ..holding import Holdings
-from ..logs import get_logger
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
 from ..protocol.lending import lender
@@ -38,7 +38,7 @@ from .tally import Tally
 from .upkeep import Upkeep
 from .watch import Watch
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 Limits = Mapping[str, Mapping[str, Any]]
 DECLARING_SECONDS = 3.0

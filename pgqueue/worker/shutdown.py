@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import logging
 import multiprocessing
 import os
 import sys
@@ -19,9 +20,7 @@ from typing import NoReturn
 
 from django.core.management import CommandError
 
-from ..logs import get_logger
-
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 """Time for exit hooks, and for threads that are no daemons to end."""

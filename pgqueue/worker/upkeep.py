@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -14,13 +15,12 @@ from typing import Any
 
 import psycopg
 
-from ..logs import get_logger
 from ..protocol.connecting import connect
 from ..protocol.tallying import RETENTION_SECONDS
 from ..protocol.upkeep import BATCH, declare_limits, name_queue, prune_old
 from .tally import Tally
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 ROUND_SECONDS = 20.0
 """Time between two rounds. One with nothing to do asks the server nothing, and makes no connection."""

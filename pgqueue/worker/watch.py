@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import sys
 import threading
 import time
@@ -16,12 +17,10 @@ from typing import Any
 
 from ..exceptions import JobTimeoutError
 from ..execution import Prepared
-from ..foreign import told
 from ..holding import Held
-from ..logs import get_logger
 from .copies import call_here
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 """How late a limit or a request may be noticed. Nothing ticks while nothing is watched."""
@@ -153,8 +152,8 @@ class Watch(threading.Thread):
             while self._runs and not self._stopped.wait(TICK_SECONDS):
                 try:
                     self._tick()
-                except Exception as error:
-                    logger.error("watch.failed %s", told(error))
+                except Exception:
+                    logger.exception("watch.failed")
 
     def _tick(self) -> None:
         for look in self._at_each_tick:

@@ -388,7 +388,7 @@ TAKEOVER = [
     Mutant(
         "lock_expired",
         "still running",
-        cut("AND coalesce(job.state = 'running', FALSE) AND job.lease_until <= statement_timestamp()"),
+        cut("WHERE job.state = 'running' AND job.lease_until <= statement_timestamp() AND", "WHERE"),
         s.not_locked_for_a_takeover(succeeded=True),
     ),
     Mutant(
@@ -416,45 +416,6 @@ TAKEOVER = [
         (*SEEN, ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE OF job")),
         s.takeover_decides_by_what_the_owner_committed,
         {"take_over": cut("AND job.stage = verdict.stage")},
-    ),
-]
-
-BLOCKERS = [
-    Mutant(
-        "find_blockers",
-        "the lease has expired",
-        cut(
-            "AND job.lease_until <= statement_timestamp() - make_interval(secs => %(expired_seconds)s::float8)",
-            "AND %(expired_seconds)s::float8 = 0",
-        ),
-        s.session_is_left("valid_lease", lease_seconds=60),
-    ),
-    Mutant(
-        "find_blockers",
-        "named after this job and fence",
-        cut("session.application_name = 'pgqueue job=' || stuck.id || ' fence=' || stuck.fence AND"),
-        s.session_is_left("other_fence", of=1),
-    ),
-    Mutant(
-        "find_blockers",
-        "idle in its transaction",
-        cut("AND session.state = 'idle in transaction'"),
-        s.session_is_left("at_work", works_seconds=2.0),
-    ),
-    Mutant(
-        "find_blockers",
-        "for a second",
-        cut("AND session.state_change <= statement_timestamp() - interval '1 second'"),
-        s.session_is_left("commit_on_its_way", sleeps=0),
-    ),
-    Mutant(
-        "find_blockers",
-        "this role may end it",
-        cut(
-            "AND (current_setting('is_superuser')::bool OR NOT role.rolsuper)"
-            " AND (pg_has_role(session.usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))"
-        ),
-        s.session_is_left("modest_role", role="pgqueue_modest"),
     ),
 ]
 
@@ -1080,19 +1041,7 @@ PRUNING = [
     ),
 ]
 
-MUTANTS = [
-    *CLAIM,
-    *RENEW,
-    *ENDINGS,
-    *TAKEOVER,
-    *BLOCKERS,
-    *EFFECTS,
-    *JOB_VERBS,
-    *QUEUE_VERBS,
-    *LIMIT_VERBS,
-    *BULK,
-    *PRUNING,
-]
+MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *PRUNING]
 MUTANTS += [*COMPLETIONS, *REQUEST_VERBS, *WORKER_VERBS, *FURTHER_GUARDS]
 RACING = {
     s.pruning_passes_over_a_lock,
@@ -1121,6 +1070,5 @@ def needs_two_sessions(mutant):
             "pick_needs_the_lock",
             "left_when_it_changed",
             "held_rows_are_passed_over",
-            "session_is_left",
         )
     )

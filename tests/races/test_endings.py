@@ -267,26 +267,26 @@ def test_a_refused_ending_is_buried_and_never_blocks_the_others(queue_connection
     assert (attempt.job_id, attempt.outcome, attempt.failure_class) == (refused.id, "failed", FailureClass.RESULT)
 
 
-def test_a_completion_that_a_trigger_refuses_is_buried_with_the_reason(
-    queue_connection: Connection, refuse_job: Callable[..., None]
+@pytest.mark.parametrize("when", ["NEW.state = 'succeeded'", "NEW.state <> 'running'"])
+def test_a_completion_that_a_trigger_of_the_site_refuses_is_kept_and_sent_again(
+    when: str, queue_connection: Connection, refuse_job: Callable[..., None]
 ) -> None:
     [refused, other] = add_jobs(2, running=True)
-    refuse_job(refused.id, when="NEW.state = 'succeeded'")
-    settled = settle_all(queue_connection, ending(refused), ending(other))
-    assert settled.written[other.id].state == State.SUCCEEDED
-    assert settled.written[refused.id].state == State.DEAD
-    assert "refused by the test" in Job.objects.get(id=refused.id).last_error
-
-
-def test_an_ending_that_can_be_written_in_no_way_is_left_to_the_takeover(
-    queue_connection: Connection, refuse_job: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
-    [refused, other] = add_jobs(2, running=True)
-    refuse_job(refused.id, when="NEW.state <> 'running'")
+    refuse_job(refused.id, when=when)
     settled = settle_all(queue_connection, ending(refused), ending(other))
     assert set(settled.written) == {other.id}
-    assert settled.busy == [ending(refused)]
-    assert f"settle.unwritable job={refused.id}" in caplog.text
+    assert [one for one, _ in settled.refused] == [ending(refused)]
+    assert (settled.busy, settled.lost) == ([], [])
+    assert Job.objects.get(id=refused.id).state == State.RUNNING, "a run that succeeded is not made dead"
+
+
+def test_a_refused_ending_whose_job_was_taken_over_is_lost_with_its_evidence_kept(
+    queue_connection: Connection, refuse_job: Callable[..., None]
+) -> None:
+    [refused] = add_jobs(1, expired=True)
+    take_over_expired(queue_connection)
+    refuse_job(refused.id, when="NEW.state = 'succeeded'")
+    assert settle_all(queue_connection, ending(refused)).lost == [ending(refused)]
 
 
 def test_a_result_past_a_limit_of_the_server_is_buried_and_never_blocks_the_others(
@@ -355,8 +355,9 @@ def test_one_bad_row_is_reported_and_the_others_are_taken_over(
     with caplog.at_level(logging.ERROR):
         taken = take_over_expired(queue_connection)
     assert {one.job.id for one in taken} == {job.id for job in jobs if job is not jobs[4]}
-    (line,) = (record.getMessage() for record in caplog.records)
-    assert line.startswith(f"takeover.failed job={jobs[4].id} error=RaiseException sqlstate=P0001 at=")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"takeover.failed job={jobs[4].id} error=RaiseException sqlstate=P0001"
+    ]
     assert list(Job.objects.filter(state=State.RUNNING).values_list("id", flat=True)) == [jobs[4].id]
 
 

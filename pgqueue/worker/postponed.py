@@ -1,0 +1,71 @@
+"""Endings that the server refused, each with a backoff of its own: they must not keep others waiting."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..backoff import delay_seconds
+from ..protocol.settling import Ending
+from ..server_errors import facts_of
+
+logger = logging.getLogger(__name__)
+
+RETRY_BASE_SECONDS = 0.5
+RETRY_CAP_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class _Refused:
+    ending: Ending
+    refusals: int
+    due_at: float
+
+
+class Postponed:
+    """Keeps refused endings until they are written, or turn out to have lost their jobs."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._refused: dict[int, _Refused] = {}
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def ids(self) -> set[int]:
+        """Return the ids of the jobs whose endings wait here."""
+        return set(self._refused)
+
+    def add(self, refused: Iterable[tuple[Ending, Exception]]) -> None:
+        """Take in endings that the server has refused once more."""
+        for ending, error in refused:
+            before = self._refused.get(ending.id)
+            refusals = 1 if before is None or before.ending.fence != ending.fence else before.refusals + 1
+            if _is_told(refusals):
+                facts = (ending.id, ending.fence, ending.kind, refusals, facts_of(error))
+                logger.error("settle.unwritable job=%d fence=%d kind=%s refusals=%d %s", *facts)
+            wait = delay_seconds(refusals, base_seconds=RETRY_BASE_SECONDS, cap_seconds=RETRY_CAP_SECONDS)
+            self._refused[ending.id] = _Refused(ending, refusals, self._clock() + wait)
+
+    def due(self) -> list[Ending]:
+        """Return what is to be sent again now."""
+        return [one.ending for one in self._refused.values() if one.due_at <= self._clock()]
+
+    def forget(self, endings: Iterable[Ending]) -> None:
+        """Forget endings that were written, or that lost their jobs."""
+        for ending in endings:
+            kept = self._refused.get(ending.id)
+            if kept is not None and kept.ending.fence == ending.fence:
+                del self._refused[ending.id]
+
+    def pause(self, longest: float) -> float:
+        """Return how long to sleep at most until one is due."""
+        due = [one.due_at - self._clock() for one in self._refused.values()]
+        return max(0.0, min([longest, *due]))
+
+
+def _is_told(refusals: int) -> bool:
+    """Return whether a refusal is worth a line: the 1st, 2nd, 4th, 8th and so on."""
+    return refusals & (refusals - 1) == 0

@@ -1,0 +1,182 @@
+"""What an error of the database means for the queue's own statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from pgqueue.models import Job, JobResult
+from pgqueue.protocol.connecting import connect
+from pgqueue.protocol.settling import Ending, EndingKind, Settled, settle
+from pgqueue.server_errors import facts_of, is_everybodys, is_of_the_value
+from pgqueue.worker.exits import Exit
+from pgqueue.worker.postponed import Postponed
+from tests.factories import WORKER, JobFactory
+from tests.inline import row, work
+from tests.testapp import effect_tasks
+from tests.testapp.contract_tasks import record
+from tests.testapp.effect_tasks import transactional
+
+racing = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
+SERVERS = ("42501", "42P01", "0A000", "25006")
+"""A privilege that was withdrawn, a table that was renamed, a plan that grew old, a server that became read-only."""
+
+
+def error(sqlstate: str) -> psycopg.Error:
+    return psycopg.errors.lookup(sqlstate)("secret")
+
+
+@pytest.mark.parametrize("sqlstate", ["22P02", "22P05", "54000", "54001"])
+def test_a_value_that_would_be_refused_again_is_the_jobs_fault(sqlstate: str) -> None:
+    assert is_of_the_value(error(sqlstate))
+    assert not is_everybodys(error(sqlstate))
+
+
+@pytest.mark.parametrize("sqlstate", [*SERVERS, "P0001", "XX001", "23514", "42703", "57014", "25P03", "53100"])
+def test_everything_else_is_the_servers(sqlstate: str) -> None:
+    assert not is_of_the_value(error(sqlstate))
+
+
+@pytest.mark.parametrize("sqlstate", ["25006", "57P01", "53300", "08006", "0A000"])
+def test_some_of_it_meets_every_statement_alike(sqlstate: str) -> None:
+    assert is_everybodys(error(sqlstate))
+
+
+@pytest.mark.parametrize("sqlstate", ["P0001", "XX001", "23514", "42501", "42P01"])
+def test_some_of_it_may_meet_one_row_alone(sqlstate: str) -> None:
+    assert not is_everybodys(error(sqlstate))
+
+
+def test_what_the_driver_refuses_is_the_values_and_a_lost_connection_is_everybodys() -> None:
+    assert is_of_the_value(psycopg.DataError("NUL"))
+    assert is_everybodys(psycopg.OperationalError("gone"))
+    assert is_everybodys(OSError("gone"))
+    assert not is_of_the_value(ValueError("ours"))
+
+
+def test_a_log_line_has_class_and_code_and_never_the_message() -> None:
+    assert facts_of(error("42501")) == "error=InsufficientPrivilege sqlstate=42501"
+    assert facts_of(OSError("secret")) == "error=OSError sqlstate=-"
+
+
+@racing
+def test_a_constraint_of_the_queues_own_is_the_jobs_fault_and_one_of_the_sites_is_not() -> None:
+    with connect("default", role="test") as session:
+        with pytest.raises(psycopg.errors.CheckViolation) as own:
+            session.execute("UPDATE pgqueue_job SET attempts = 9 WHERE id = %s", [JobFactory(running=True).pk])
+        with pytest.raises(psycopg.errors.CheckViolation) as foreign:
+            session.execute("DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '23514'; END $$")
+    assert is_of_the_value(own.value)
+    assert not is_of_the_value(foreign.value)
+
+
+# what becomes of endings
+
+
+@contextmanager
+def refusing(table: str, sqlstate: str, when: str = "true") -> Iterator[None]:
+    """Have a trigger of the site refuse rows of a table."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION site_refuses() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" RAISE EXCEPTION 'the site refuses' USING ERRCODE = '{sqlstate}'; END $$"
+        )
+        cursor.execute(
+            f"CREATE TRIGGER site_refuses BEFORE INSERT OR UPDATE ON {table}"
+            f" FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION site_refuses()"
+        )
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION site_refuses CASCADE")
+
+
+def attempt(session: psycopg.Connection[Any], ending: Ending) -> Settled:
+    """Settle an ending. What meets every statement alike is raised, and the ending is kept as well."""
+    try:
+        return settle(session, worker_id=WORKER, endings=[ending])
+    except psycopg.Error as error:
+        return Settled(refused=[(ending, error)])
+
+
+@racing
+@pytest.mark.parametrize("sqlstate", SERVERS)
+def test_a_run_that_succeeded_is_not_made_dead_by_the_servers_fault(sqlstate: str) -> None:
+    job = JobFactory(running=True)
+    ending = Ending(EndingKind.COMPLETE, job.pk, job.fence, 0.1, result="1")
+    with connect("default", role="test") as session, refusing("pgqueue_jobresult", sqlstate):
+        assert [one for one, _ in attempt(session, ending).refused] == [ending]
+    assert row(job.pk).state == "running"
+    with connect("default", role="test") as session:
+        assert settle(session, worker_id=WORKER, endings=[ending]).written[job.pk].state == "succeeded"
+    assert JobResult.objects.get(pk=job.pk).value == 1
+
+
+@racing
+@pytest.mark.parametrize("sqlstate", SERVERS)
+def test_a_transactional_run_is_retried_after_the_servers_fault(sqlstate: str) -> None:
+    effect_tasks.script["run"] = lambda context: 1
+    id = int(transactional.enqueue().id)
+    with refusing("pgqueue_jobresult", sqlstate):
+        work(max_jobs=1)
+    assert row(id).state == "retrying"
+
+
+@racing
+def test_one_refused_ending_keeps_neither_other_endings_nor_claims_waiting() -> None:
+    refused = int(record.enqueue(0).id)
+    with refusing("pgqueue_job", "P0001", f"NEW.id = {refused} AND NEW.state <> 'running'"):
+        others = [int(record.enqueue(number).id) for number in range(1, 30)]
+        assert work(concurrency=1, lease_seconds=1, poll_seconds=1) == Exit.UNFIT
+    assert {row(id).state for id in others} == {"succeeded"}
+    assert Job.objects.get(pk=refused).state == "running"
+
+
+# an ending's own backoff
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ending(id: int = 7, fence: int = 1) -> Ending:
+    return Ending(EndingKind.COMPLETE, id, fence)
+
+
+def test_a_refused_ending_is_due_again_later_each_time() -> None:
+    clock = Clock()
+    postponed = Postponed(clock=clock)
+    waits = []
+    for _ in range(12):
+        postponed.add([(ending(), error("P0001"))])
+        assert postponed.due() == []
+        waits.append(postponed.pause(60))
+        clock.now += waits[-1]
+        assert postponed.due() == [ending()]
+    assert waits[0] < 1 < waits[-1] <= 10
+
+
+def test_what_was_written_or_lost_is_forgotten_and_a_later_lease_is_another_one() -> None:
+    postponed = Postponed()
+    postponed.add([(ending(7), error("P0001")), (ending(8), error("P0001"))])
+    postponed.forget([ending(7), ending(8, fence=2)])
+    assert postponed.ids() == {8}
+
+
+def test_a_refusal_is_told_once_then_sparsely_and_without_the_message(caplog: pytest.LogCaptureFixture) -> None:
+    postponed = Postponed()
+    for _ in range(9):
+        postponed.add([(ending(), error("P0001"))])
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.partition("refusals=")[2].split()[0] for line in told] == ["1", "2", "4", "8"]
+    assert "sqlstate=P0001" in told[0]
+    assert "secret" not in "".join(told)
