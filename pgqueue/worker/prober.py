@@ -13,7 +13,7 @@ from ..protocol.probing import next_question_seconds
 
 logger = logging.getLogger(__name__)
 
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 6.0
 """Longest time between two looks whether a question is due. They read an index of unknown jobs alone."""
 TAKEN_PAUSE_SECONDS = 0.05
 """How long another worker may need to put on record that it asks what was due."""
