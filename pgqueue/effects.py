@@ -17,10 +17,10 @@ from . import registry
 from .backoff import delay_seconds
 from .exceptions import EffectRefusedError, LeaseLostError, ResultError
 from .holding import Held
+from .keeping import Answer, keeper, store
 from .payloads import decode, encode_result
 from .protocol.borrowing import borrowed
 from .protocol.connecting import job_alias
-from .protocol.deciding import keep_evidence
 from .protocol.effects import (
     Call,
     EffectRow,
@@ -30,6 +30,7 @@ from .protocol.effects import (
     withdraw_effect,
 )
 from .protocol.lending import lender
+from .server_errors import DATABASE_ERRORS, facts_of, is_of_the_value
 from .states import Recovery, Stage
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,6 @@ Reference = Callable[[Any], str | None]
 LONGEST_NAME = 100
 LONGEST_REFERENCE = 200
 RETRY_CAP_SECONDS = 2.0
-SERVER_IS_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
 
 
 class Effects:
@@ -144,6 +144,10 @@ class Effects:
         except LeaseLostError:
             self._keep(name, result, told)
             raise
+        except DATABASE_ERRORS as error:
+            # The lease may be over by now: whoever settles the run must find the answer all the same.
+            self._keep(name, result, told)
+            raise LeaseLostError(self._held.lease.id, self._held.lease.fence) from error
         if refused is not None:
             raise refused
         return decode(result)
@@ -159,14 +163,21 @@ class Effects:
             confirm_effect(connection, self._held.lease, name, Stage.CONFIRMED)
 
     def _keep(self, name: str, result: str | None, reference: str | None) -> None:
-        lease = self._held.lease
-        logger.warning("effect.late job=%d fence=%d effect=%s", lease.id, lease.fence, name)
-        evidence = {"effect": name, "remote_reference": reference, "result": decode(result)}
-        try:
-            with self._lend() as connection:
-                keep_evidence(connection, id=lease.id, fence=lease.fence, worker_id=lease.worker_id, evidence=evidence)
-        except SERVER_IS_AWAY:
-            logger.exception("effect.evidence_lost job=%d fence=%d effect=%s", lease.id, lease.fence, name)
+        answer = Answer(
+            alias=self._alias,
+            lease=self._held.lease,
+            effect=name,
+            key=f"{self._operation_key}:{name}",
+            result=result,
+            reference=reference,
+            came_at=time.monotonic(),
+        )
+        if self._held.lend is None:
+            keeper.keep(answer)
+        else:
+            # A test's own connection: it is nobody else's, and there is no later.
+            with self._held.lend() as connection:
+                store(connection, answer)
 
     def _refuse(self, name: str) -> None:
         if not (isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()):
@@ -189,7 +200,7 @@ class Effects:
             raise EffectRefusedError(self._held.lease.id, name, reason)
 
     def _write(self, step: Callable[[psycopg.Connection[Any]], T]) -> T:
-        """Write on a connection of the queue's own, again while the server is away and the lease surely ours.
+        """Write on a connection of the queue's own, again while the server is at fault and the lease surely ours.
 
         Each step looks first what is there, so that one whose COMMIT answer was lost finds its own write.
         """
@@ -198,11 +209,11 @@ class Effects:
             try:
                 with self._lend() as connection:
                     return step(connection)
-            except SERVER_IS_AWAY as error:
-                if self._held.lend is not None or self._held.may_be_lost():
+            except DATABASE_ERRORS as error:
+                if self._held.lend is not None or self._held.may_be_lost() or is_of_the_value(error):
                     raise
                 failures += 1
-                logger.warning("effect.unwritten failures=%d error=%s", failures, type(error).__name__)
+                logger.warning("effect.unwritten failures=%d %s", failures, facts_of(error))
                 time.sleep(delay_seconds(failures, base_seconds=0.1, cap_seconds=RETRY_CAP_SECONDS))
 
     def _lend(self) -> AbstractContextManager[psycopg.Connection[Any]]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection
 
-from pgqueue.models import Job, JobResult
+from pgqueue.keeping import Answer, Keeper
+from pgqueue.models import Effect, Job, JobResult
 from pgqueue.protocol.connecting import connect
+from pgqueue.protocol.lending import lender
 from pgqueue.protocol.settling import Ending, EndingKind, Settled, settle
 from pgqueue.server_errors import facts_of, is_everybodys, is_of_the_value
 from pgqueue.worker.exits import Exit
 from pgqueue.worker.postponed import Postponed
-from tests.factories import WORKER, JobFactory
+from tests.factories import WORKER, AttemptFactory, EffectFactory, JobFactory
 from tests.inline import row, work
 from tests.testapp import effect_tasks
 from tests.testapp.contract_tasks import record
-from tests.testapp.effect_tasks import transactional
+from tests.testapp.effect_tasks import Remote, manual, transactional
 
 racing = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
 SERVERS = ("42501", "42P01", "0A000", "25006")
@@ -136,6 +140,90 @@ def test_one_refused_ending_keeps_neither_other_endings_nor_claims_waiting() -> 
         assert work(concurrency=1, lease_seconds=1, poll_seconds=1) == Exit.UNFIT
     assert {row(id).state for id in others} == {"succeeded"}
     assert Job.objects.get(pk=refused).state == "running"
+
+
+# what becomes of the answer of a call
+
+
+@contextmanager
+def refusing_twice(sqlstate: str) -> Iterator[None]:
+    """Refuse the first two updates of an effect. A sequence is not rolled back."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SEQUENCE site_tries")
+        cursor.execute(
+            "CREATE FUNCTION site_refuses_twice() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('site_tries') <= 2 THEN"
+            f" RAISE EXCEPTION 'the site refuses' USING ERRCODE = '{sqlstate}'; END IF; RETURN NEW; END $$"
+        )
+        cursor.execute(
+            "CREATE TRIGGER site_refuses_twice BEFORE UPDATE ON pgqueue_effect"
+            " FOR EACH ROW EXECUTE FUNCTION site_refuses_twice()"
+        )
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION site_refuses_twice CASCADE")
+            cursor.execute("DROP SEQUENCE site_tries")
+
+
+@racing
+@pytest.mark.parametrize("sqlstate", [*SERVERS, "25P03", "57014", "P0001"])
+def test_an_answer_that_the_server_refuses_is_recorded_when_it_takes_it_again(sqlstate: str) -> None:
+    remote = Remote()
+    effect_tasks.script["run"] = lambda context: context.effect("pay", remote)
+    id = int(manual.enqueue().id)
+    with refusing_twice(sqlstate):
+        assert work() == 0
+    assert (row(id).state, len(remote.asked)) == ("succeeded", 1)
+    assert Effect.objects.get(job_id=id).result == {"id": "r1"}
+
+
+@pytest.fixture(autouse=True)
+def _lent_connections_are_closed() -> Iterator[None]:
+    yield
+    lender.close()
+
+
+def answer_of(job: Job) -> Answer:
+    lease = SimpleNamespace(id=job.pk, fence=job.fence, worker_id=WORKER)
+    return Answer("default", lease, "sms", "k:sms", '{"id": "ch_1"}', "ch_1", time.monotonic())  # type: ignore[arg-type]
+
+
+@racing
+def test_an_answer_is_recorded_on_its_effect_while_the_job_is_ours(caplog: pytest.LogCaptureFixture) -> None:
+    job = JobFactory(running=True, stage="outcome_unknown", unknown_effects=1)
+    EffectFactory(job_id=job.pk, fence=job.fence)
+    keeper = Keeper()
+    with refusing("pgqueue_effect", "42501"):
+        keeper.keep(answer_of(job))
+        assert Effect.objects.get(job_id=job.pk).result is None
+    keeper.flush(timeout_seconds=30)
+    assert Effect.objects.get(job_id=job.pk).result == {"id": "ch_1"}
+    assert "key=k:sms" in caplog.text
+    assert "ch_1" not in caplog.text
+
+
+@racing
+def test_an_answer_of_a_lost_job_is_kept_as_evidence_as_soon_as_there_is_an_attempt() -> None:
+    job = JobFactory()
+    keeper = Keeper()
+    keeper.keep(answer_of(job))
+    attempt = AttemptFactory(job_id=job.pk, fence=job.fence, outcome="lost")
+    keeper.flush(timeout_seconds=30)
+    attempt.refresh_from_db()
+    assert [said["remote_reference"] for said in attempt.evidence] == ["ch_1"]
+
+
+@racing
+def test_an_answer_that_is_not_taken_before_the_end_is_told_by_its_key(caplog: pytest.LogCaptureFixture) -> None:
+    keeper = Keeper()
+    job = JobFactory()
+    keeper.keep(answer_of(job))
+    keeper.flush(timeout_seconds=0.1)
+    assert "effect.evidence_lost" in caplog.text
+    AttemptFactory(job_id=job.pk, fence=job.fence, outcome="lost")
+    keeper.flush(timeout_seconds=30)
 
 
 # an ending's own backoff

@@ -68,10 +68,10 @@ def settle_unknown(
 
 def keep_evidence(
     connection: psycopg.Connection[Any], *, id: int, fence: int, worker_id: int, evidence: Mapping[str, Any]
-) -> None:
-    """Keep what a superseded owner says too late, on the attempt that it lost."""
+) -> bool:
+    """Keep what a superseded owner says too late, on the attempt that it lost; return whether there is one."""
     params = {"id": id, "fence": fence, "worker_id": worker_id, "evidence": json.dumps(evidence, default=str)}
-    connection.execute(load("keep_evidence"), params)
+    return connection.execute(load("keep_evidence"), params).fetchone() is not None
 
 
 def _told(connection: psycopg.Connection[Any], id: int, ending: Unsettled) -> Unsettled:

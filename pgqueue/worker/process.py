@@ -13,6 +13,7 @@ import psycopg
 from .. import conf, registry
 from ..heartbeat import Heartbeat
 from ..holding import Holdings
+from ..keeping import keeper
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
 from ..protocol.lending import lender
@@ -41,6 +42,8 @@ from .watch import Watch
 logger = logging.getLogger(__name__)
 
 Limits = Mapping[str, Mapping[str, Any]]
+KEEPING_SECONDS = 5.0
+"""Longest wait at the end for answers that the database has not taken yet."""
 DECLARING_SECONDS = 3.0
 """Time for declaring limits at the start, once one of them had to be waited for in vain."""
 
@@ -99,8 +102,10 @@ def _run(options: Options, inbox: Inbox) -> int:
     finally:
         if listener is not None:
             listener.stop()
-        for ending in (memory.stop, prober.stop, runner.stop, heartbeat.stop, pools.stop, upkeep.stop, lender.close):
+        for ending in (memory.stop, prober.stop, runner.stop, heartbeat.stop, pools.stop, upkeep.stop):
             ending()
+        keeper.flush(timeout_seconds=KEEPING_SECONDS)
+        lender.close()
     outcomes = " ".join(f"{state}={jobs}" for state, jobs in sorted(dispatcher.aftermath.outcomes().items()))
     logger.info("worker.stopped worker=%d %s", claimant.worker_id, outcomes or "ended=0")
     if stuck := pools.stuck():
