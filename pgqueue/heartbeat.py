@@ -12,6 +12,7 @@ import psycopg
 from . import conf
 from .holding import Holdings, boot_seconds
 from .protocol.connecting import ANSWER_SECONDS, connect, one_trip
+from .protocol.cutting import cut
 from .protocol.leasing import renew
 from .protocol.registering import Heard, read_beat, send_beat
 from .protocol.settling import Ending, Settled, settle
@@ -85,6 +86,7 @@ class Heartbeat(threading.Thread):
 
     def _beat_safely(self, *, stopped: bool) -> bool:
         """Say whether the beat got through. Whatever went wrong: without this thread every lease would run out."""
+        self._cut_vain_waits()
         try:
             with self._lock:
                 self._beat(stopped=stopped)
@@ -93,6 +95,15 @@ class Heartbeat(threading.Thread):
             self._close()
             return False
         return True
+
+    def _cut_vain_waits(self) -> None:
+        """Let no run wait for the answer to a COMMIT after its lease: Django's connection would wait for ever."""
+        for held in self._holdings.vainly_awaited():
+            if (connection := held.awaited) is not None:
+                logger.warning("commit.unanswered job=%d fence=%d", held.lease.id, held.lease.fence)
+                # Its own transaction kept it from being renewed: that tells nothing of the process.
+                held.lost = True
+                cut(connection)
 
     def _beat(self, *, stopped: bool) -> None:
         if self._connection is None:

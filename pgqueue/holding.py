@@ -43,6 +43,8 @@ class Held:
     """Its run has taken longer than its limit."""
     has_effects: bool = False
     """Its run has called an effect."""
+    awaited: psycopg.Connection[Any] | None = None
+    """The connection on which its run waits for the answer to a COMMIT."""
     lend: Callable[[], AbstractContextManager[psycopg.Connection[Any]]] | None = None
     """Where its effects are written: in a test its own connection; None is one of the queue's own."""
     ended_at: float | None = None
@@ -64,6 +66,14 @@ class Held:
     def may_be_lost(self) -> bool:
         """Say whether the lease is lost, or may have run out since it was last confirmed."""
         return self.lost or boot_seconds() >= self.safe_until
+
+    def seconds_left(self) -> float:
+        """Return for how long the lease is surely ours."""
+        return max(0.0, self.safe_until - boot_seconds())
+
+    def stop_awaiting(self) -> None:
+        """Note that the COMMIT was answered, or failed."""
+        self.awaited = None
 
     def limit_seconds(self) -> float | None:
         """Return how long one run may take: the job's own limit, else its settings', else None."""
@@ -136,14 +146,20 @@ class Holdings:
         with self._lock:
             return [id for id, held in self._held.items() if not self._is_left(held)]
 
+    def vainly_awaited(self) -> list[Held]:
+        """Return what waits for the answer to a COMMIT though its lease may have run out."""
+        with self._lock:
+            return [held for held in self._held.values() if held.awaited is not None and held.may_be_lost()]
+
     def have_run_out(self) -> bool:
         """Say whether something is held, and every lease may have run out: this process was frozen, or cut off.
 
         A lease that was lost while it was valid, as when an operator breaks it, tells nothing about the process. Nor
-        does one that is renewed no more because its run is over.
+        does one that is renewed no more because its run is over, or one whose run waits for the answer to a COMMIT:
+        that transaction itself keeps it from being renewed.
         """
         with self._lock:
-            kept = (held for held in self._held.values() if not (held.lost or held.left))
+            kept = (held for held in self._held.values() if not (held.lost or held.left or held.awaited is not None))
             first = next(kept, None)
             return first is not None and first.may_be_lost() and all(held.may_be_lost() for held in kept)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import psycopg
 
 from . import conf
 from .backoff import delay_seconds
+from .protocol.blocking import end_blockers
 from .protocol.taking_over import NOBODYS, Expired, Mine, Taken, Verdict, list_expired, take_over
 from .recovery import Facts, asks_probe, decide
 from .server_errors import facts_of, is_everybodys
 
 logger = logging.getLogger(__name__)
+
+TOLD_AGAIN_SECONDS = 60.0
+"""How long a session that blocks a takeover is not logged again."""
 
 
 def take_over_expired(connection: psycopg.Connection[Any], mine: Mine = NOBODYS) -> list[Taken]:
@@ -38,6 +43,38 @@ def take_over_expired(connection: psycopg.Connection[Any], mine: Mine = NOBODYS)
             one.verdict.target,
         )
     return taken
+
+
+class Blockers:
+    """Deals with sessions that keep expired jobs from being taken over, and tells of each once in a while."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[tuple[int, int], float] = {}
+
+    def deal(self, connection: psycopg.Connection[Any]) -> None:
+        """End what can do nothing more, and log the rest: that needs a person. No error of it costs the worker."""
+        try:
+            found = end_blockers(connection)
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error as error:
+            logger.warning("takeover.unexplained error=%s sqlstate=%s", type(error).__name__, error.sqlstate)
+            return
+        now = time.monotonic()
+        self._told_at = {key: at for key, at in self._told_at.items() if now - at < TOLD_AGAIN_SECONDS}
+        for one in found:
+            if one.ended:
+                logger.warning("takeover.freed job=%d fence=%d pid=%d", one.job_id, one.fence, one.pid)
+            elif (one.job_id, one.pid) not in self._told_at:
+                self._told_at[one.job_id, one.pid] = now
+                logger.warning(
+                    "takeover.blocked job=%d fence=%d pid=%d role=%s state=%s",
+                    one.job_id,
+                    one.fence,
+                    one.pid,
+                    one.role,
+                    one.state,
+                )
 
 
 def verdict(job: Expired) -> Verdict:

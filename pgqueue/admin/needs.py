@@ -6,6 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..protocol import surveying
+from ..protocol.blocking import Blocker
 from ..protocol.surveying import Live, Silent
 from .words import span, verb_words
 
@@ -44,6 +45,24 @@ def silent_words(worker: Silent) -> str:
     )
     what = _("A worker that is alive takes its jobs over then. See there whether process %(pid)d hangs or is gone.")
     return f"{text} {held % left} {what % facts}"
+
+
+def blocker_words(blocker: Blocker) -> str:
+    """Say that a job cannot be taken over, which session holds its row, and what there is to do."""
+    facts = {
+        "id": blocker.job_id,
+        "ago": span(blocker.expired_seconds),
+        "pid": blocker.pid,
+        "role": blocker.role or "?",
+        "state": blocker.state or "?",
+    }
+    return (
+        _(
+            "The lease of job %(id)s ran out %(ago)s ago, and no worker can take it over: session %(pid)s of role "
+            "%(role)s (%(state)s) holds its row. End that session: SELECT pg_terminate_backend(%(pid)s)."
+        )
+        % facts
+    )
 
 
 def unknown_words(live: Live) -> str:

@@ -24,7 +24,7 @@ from .base import ReadOnlyAdmin
 from .charts import HEIGHT, MARGIN, STACKED, WIDTH, columns, dots, percentile, points
 from .keyset import Order
 from .marks import beside
-from .needs import asked_words, capped, no_worker_words, rows_words, silent_words, unknown_words
+from .needs import asked_words, blocker_words, capped, no_worker_words, rows_words, silent_words, unknown_words
 from .survey import RANGES, Survey, bulk_of, collapsed, survey
 from .words import NOTHING, SCHEDULED, STATES, instant, outcome_words, pause_words, span, stamp, verb_words
 
@@ -112,6 +112,9 @@ class OverviewAdmin(ReadOnlyAdmin):
         if read.live is not None:
             yield from self._needs_now(read.live)
         yield from map(self._failing, (row for row in read.failures if row[1] >= MANY_FAILURES))
+        for blocker in read.blockers:
+            url = self.page_url(Job, "change", blocker.job_id) if self._list(Job) else ""
+            yield {"sign": "!", "text": blocker_words(blocker), "url": url}
         for worker in read.silent:
             yield {"sign": "!", "text": silent_words(worker), "url": self._list(Worker)}
 

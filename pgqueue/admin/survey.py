@@ -12,6 +12,7 @@ from typing import Any
 
 from ..models import OperatorAction
 from ..protocol import surveying
+from ..protocol.blocking import Blocker, list_blockers
 from ..protocol.surveying import Live, Silent
 from ..protocol.viewing import TooSlowError, bounded, database_now
 
@@ -26,10 +27,11 @@ RANGES = {"1h": (60, 60), "6h": (300, 72), "24h": (900, 96), "7d": (7200, 84)}
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All that the overview shows, in six queries. What was too slow to be read is None, or empty, and `too_slow`."""
+    """All that the overview shows, in seven queries. What was too slow to be read is None, or empty, and `too_slow`."""
 
     live: Live | None
     silent: list[Silent]
+    blockers: list[Blocker]
     minutes: list[tuple[int, str, int]]
     histograms: list[tuple[int, int, int, int]]
     failures: list[tuple[str, int, int, int, int]]
@@ -73,6 +75,7 @@ def _read(alias: str, range: str, deadline: float) -> Survey:
         "failures": lambda: surveying.failures(alias),
         "histograms": lambda: surveying.histograms(alias, **asked),
         "silent": lambda: surveying.silent(alias),
+        "blockers": lambda: list_blockers(alias),
         "live": lambda: surveying.live(alias),
     }
     for name, read in reads.items():

@@ -14,7 +14,7 @@ from ..sql import load
 from ..states import State
 from .connecting import is_guarded, quick_cursor, transaction
 from .preparing import execute_prepared
-from .settling import Ending, Settled, Written, read, send, settle_one_by_one, settled
+from .settling import Ending, Settled, Written, holding, read, send, settle_one_by_one, settled
 
 _EPOCH = struct.Struct("!d")
 
@@ -41,21 +41,28 @@ def commit_alone(connection: psycopg.Connection[Any], *, worker_id: int, ending:
         return complete_alone(connection, worker_id=worker_id, ending=ending)
 
 
-def complete_alone(connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending) -> dict[int, Written]:
+def complete_alone(
+    connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending, hold_ms: int | None = None
+) -> dict[int, Written]:
     """Write one completion in the transaction that is open, or in its own; return nothing where it matched nothing.
 
+    From then on that transaction holds the lock of the job's row: the server ends one that idles for `hold_ms`, so that
+    the row is free again where nobody hears its COMMIT.
     One row by its primary key, planned now or on a guarded connection: it needs no guard of its own.
     """
     if ending.result is None:
-        at = complete_first(connection, worker_id=worker_id, ending=ending)
+        at = complete_first(connection, worker_id=worker_id, ending=ending, hold_ms=hold_ms)
         if at is not None:
             return {ending.id: Written(State.SUCCEEDED, at)}
-    return read(send(connection, worker_id=worker_id, endings=[ending]))
+    return read(send(connection, worker_id=worker_id, endings=[ending], hold_ms=hold_ms))
 
 
-def complete_first(connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending) -> datetime | None:
+def complete_first(
+    connection: psycopg.Connection[Any], *, worker_id: int, ending: Ending, hold_ms: int | None = None
+) -> datetime | None:
     """Write the completion of a first attempt that returned nothing; return when, None where it matched nothing."""
-    params = {"id": ending.id, "fence": ending.fence, "worker_id": worker_id, "run_seconds": ending.run_seconds}
+    owner = {"id": ending.id, "fence": ending.fence, "worker_id": worker_id}
+    params = {**owner, "run_seconds": ending.run_seconds, **holding(connection, hold_ms)}
     if _is_guarded(connection):
         found = execute_prepared(connection, load("complete_first"), params)
         row = None if found is None else _EPOCH.unpack(found)

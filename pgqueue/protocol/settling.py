@@ -189,17 +189,28 @@ def _write(connection: psycopg.Connection[Any], worker_id: int, endings: Iterabl
 
 
 def send(
-    connection: psycopg.Connection[Any], *, worker_id: int, endings: Iterable[Ending]
+    connection: psycopg.Connection[Any], *, worker_id: int, endings: Iterable[Ending], hold_ms: int | None = None
 ) -> list[psycopg.Cursor[Any]]:
-    """Send endings, a statement for each kind, inside a transaction of the caller's; `read` takes the answers."""
+    """Send endings, a statement for each kind, inside a transaction of the caller's; `read` takes the answers.
+
+    `hold_ms` bounds how long a longer transaction may idle after a completion.
+    """
     groups: dict[EndingKind, list[Ending]] = {}
     for ending in sorted(endings, key=attrgetter("id")):
         groups.setdefault(ending.kind, []).append(ending)
     cursors: list[psycopg.Cursor[Any]] = []
     for kind, group in groups.items():
+        params = params_of(kind, group)
+        if kind is EndingKind.COMPLETE:
+            params |= holding(connection, hold_ms)
         cursors.append(quick_cursor(connection))
-        cursors[-1].execute(load(kind.value), {**params_of(kind, group), "worker_id": worker_id})
+        cursors[-1].execute(load(kind.value), {**params, "worker_id": worker_id})
     return cursors
+
+
+def holding(connection: psycopg.Connection[Any], hold_ms: int | None) -> dict[str, int | None]:
+    """Return the parameters of a completion that say how its transaction goes on."""
+    return {"hold_ms": hold_ms, "backend_pid": None if hold_ms is None else connection.info.backend_pid}
 
 
 def read(sent: Iterable[psycopg.Cursor[Any]]) -> dict[int, Written]:

@@ -4,6 +4,9 @@
 -- `settle_unknown.sql` settles those of which an effect is unknown.
 -- Rows whose lock somebody holds are left out, and asked again by `find_held.sql`.
 -- Writes: the job; its result when there is one; an attempt row unless it was the first and went well.
+-- From here to its end a longer transaction holds the row's lock: with `hold_ms`, not null there, the server ends its
+-- session once it has idled for that long, or for the session's own shorter time; and names the session after the job
+-- and its fence, unless a pooler stands in between (`backend_pid` is not the server's). Both are as before after it.
 -- The guards stand in a sub-select of their own: in a join, a table whose statistics know no running row makes
 -- the planner read the table first and the given rows once for each.
 -- Returns: id, state and the instant of the jobs completed; an id left out was not.
@@ -54,5 +57,29 @@ attempts AS (
     FROM completed
     WHERE completed.attempts > 1 OR completed.lease_losses > 0
 )
-SELECT completed.id, completed.state, date_part('epoch', statement_timestamp()) AS written_epoch
+SELECT
+    completed.id, completed.state,
+    CASE
+        WHEN %(hold_ms)s::int IS NULL OR (
+            set_config(
+                'idle_in_transaction_session_timeout',
+                LEAST(
+                    NULLIF(
+                        extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000, 0
+                    )::int,
+                    %(hold_ms)s::int
+                )::text,
+                true
+            ) IS NOT NULL
+            AND set_config(
+                'application_name',
+                CASE
+                    WHEN pg_backend_pid() = %(backend_pid)s::int
+                        THEN 'pgqueue job=' || completed.id || ' fence=' || completed.fence
+                    ELSE current_setting('application_name')
+                END,
+                true
+            ) IS NOT NULL
+        ) THEN date_part('epoch', statement_timestamp())
+    END AS written_epoch
 FROM completed

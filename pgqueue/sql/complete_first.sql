@@ -3,7 +3,7 @@
 -- Guard: id, fence, worker_id; no effect with an unknown outcome; the first attempt, no lease lost.
 -- A row whose lock somebody holds is left out.
 -- The guards stand in a sub-select, as in `complete.sql`.
--- Writes: the job.
+-- Writes: the job. In a longer transaction `hold_ms` bounds it from here on, as in `complete.sql`.
 -- Returns: the instant; no row when nothing matched: `complete.sql` may.
 UPDATE pgqueue_job AS job
 SET state = 'succeeded',
@@ -25,4 +25,27 @@ WHERE job.id = (
         AND mine.lease_losses = 0
     FOR NO KEY UPDATE SKIP LOCKED
 )
-RETURNING date_part('epoch', statement_timestamp()) AS written_epoch
+RETURNING
+    CASE
+        WHEN %(hold_ms)s::int IS NULL OR (
+            set_config(
+                'idle_in_transaction_session_timeout',
+                LEAST(
+                    NULLIF(
+                        extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000, 0
+                    )::int,
+                    %(hold_ms)s::int
+                )::text,
+                true
+            ) IS NOT NULL
+            AND set_config(
+                'application_name',
+                CASE
+                    WHEN pg_backend_pid() = %(backend_pid)s::int
+                        THEN 'pgqueue job=' || job.id || ' fence=' || job.fence
+                    ELSE current_setting('application_name')
+                END,
+                true
+            ) IS NOT NULL
+        ) THEN date_part('epoch', statement_timestamp())
+    END AS written_epoch

@@ -16,7 +16,7 @@ from ..protocol.claiming import Claimant, Turn, look
 from ..protocol.listening import wake
 from ..protocol.taking_over import Mine, Taken
 from ..states import Lane
-from ..takeover import take_over_expired
+from ..takeover import Blockers, take_over_expired
 from .agenda import Agenda, Source
 from .finishing import Aftermath
 
@@ -53,6 +53,7 @@ class Lookout:
         self._on_new_queues = on_new_queues
         self._kept = kept
         self._doubt_until = 0.0
+        self._blockers = Blockers()
         self._named: set[str] = set()
 
     def poll_seconds(self) -> float:
@@ -93,3 +94,5 @@ class Lookout:
             self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
         if taken:
             wake(connection, sorted({one.job.queue for one in taken}))
+        else:
+            self._blockers.deal(connection)

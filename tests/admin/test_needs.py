@@ -28,6 +28,25 @@ def needs(client: Client) -> list[str]:
     return [str(need["text"]) for need in look(client).context["needs"]]
 
 
+# -- rows that nobody can take over -------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_session_that_keeps_a_lost_job_from_its_takeover_is_named(operator: Client, open_connection: Any) -> None:
+    job = JobFactory(running=True, lease_until=from_now(-600))
+    other = open_connection()
+    with other.transaction():
+        other.execute("SELECT 1 FROM pgqueue_job WHERE id = %s FOR UPDATE", [job.id])
+        (need,) = [need for need in look(operator).context["needs"] if f"job {job.id} " in str(need["text"])]
+    pid = other.info.backend_pid
+    assert need["text"] == (
+        f"The lease of job {job.id} ran out 10 min ago, and no worker can take it over: session {pid} of role "
+        f"{other.info.user} (idle in transaction) holds its row. End that session: SELECT pg_terminate_backend({pid})."
+    )
+    assert need["url"].endswith(f"/job/{job.id}/change/")
+    assert not [need for need in needs(operator) if "takeover" in need]
+
+
 # -- workers ------------------------------------------------------------------------------------------------
 
 

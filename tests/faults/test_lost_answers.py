@@ -8,7 +8,7 @@ from pgqueue import enqueue_many
 from tests.testapp import fault_tasks
 
 from .harness import SHORT, Database, Journal, Workers, until
-from .proxy import CLAIM, ENDING, Fault, Proxy
+from .proxy import CLAIM, ENDING, ENDING_ALONE, Fault, Proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.django_db(transaction=True)]
 
@@ -77,3 +77,21 @@ def test_a_silent_server_is_given_up(
     assert plan.happened.wait(60)
     until(lambda: database.are_all("succeeded"), within_seconds=40)
     assert sorted(journal.starts()) == sorted(NAMES)
+
+
+def test_a_transactional_body_whose_commit_gets_lost_holds_up_neither_its_job_nor_its_worker(
+    workers: Workers, database: Database, journal: Journal, proxy: Proxy
+) -> None:
+    """Half-open: its COMMIT never arrives, and nothing ever closes Django's connection, which waits for its answer."""
+    job_id = fault_tasks.write_row.enqueue(str(journal)).id
+    plan = proxy.plan(ENDING_ALONE, Fault.HOLD)
+    short = {"LEASE_SECONDS": 3}
+    worker = workers.start(settings=short, url=proxy.url())
+    assert plan.happened.wait(60)
+    workers.start(settings=short).until_started()
+    until(lambda: database.are_all("succeeded"), within_seconds=15, what=f"taken over: {database.job(job_id)}")
+    worker.until_says("commit.unanswered", within_seconds=10)
+    assert worker.drain(within_seconds=15) == 0
+    assert database.value("SELECT count(*) FROM pgqueue_queue WHERE name LIKE 'row:%%'") == 1
+    job = database.job(job_id)
+    assert (job["attempts"], job["lease_losses"]) == (1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import psycopg
@@ -726,6 +726,43 @@ def takeover_decides_by_what_the_owner_committed(sessions):
         sessions.ends_or_waits(future)
     future.result()
     assert fresh(job).state != State.UNKNOWN, "decided by what was read before the lock"
+
+
+def session_is_left(case, *, lease_seconds=-60, of=0, works_seconds=0.0, sleeps=1.1, role=None):
+    """Return a scenario: a session holds a job's row, and what is wrong with it keeps it from being ended."""
+
+    def scenario(sessions):
+        job = JobFactory(running=True, lease_until=from_now(lease_seconds))
+        sessions.other.execute("BEGIN")
+        lock(sessions.other, job)
+        name = f"pgqueue job={job.id} fence={job.fence + of}"
+        sessions.other.execute("SELECT set_config('application_name', %s, true)", [name])
+        working = sessions.in_background(sessions.other.execute, "SELECT pg_sleep(%s)", [works_seconds])
+        if not works_seconds:
+            working.result()
+        sessions.main.execute("SELECT pg_sleep(%s)", [sleeps])
+        try:
+            assert not _ended(sessions.main, role)
+        finally:
+            with suppress(psycopg.Error):
+                working.result()
+                sessions.other.execute("ROLLBACK")
+
+    scenario.__name__ = f"session_is_left_{case}"
+    return scenario
+
+
+def _ended(connection, role):
+    with connection.transaction(force_rollback=True):
+        if role is not None:
+            connection.execute(f"CREATE ROLE {role} IN ROLE pg_read_all_stats")
+            connection.execute(f"GRANT SELECT ON pgqueue_job TO {role}")
+            connection.execute(f"SET LOCAL ROLE {role}")
+        asked = {"expired_seconds": 0.0, "ends": True, "limit": 9}
+        try:
+            return [ended for *_, ended in connection.execute(load("find_blockers"), asked).fetchall() if ended]
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise AssertionError("asked to end what it may not end") from error
 
 
 # operators

@@ -419,6 +419,45 @@ TAKEOVER = [
     ),
 ]
 
+BLOCKERS = [
+    Mutant(
+        "find_blockers",
+        "the lease has expired",
+        cut(
+            "AND job.lease_until <= statement_timestamp() - make_interval(secs => %(expired_seconds)s::float8)",
+            "AND %(expired_seconds)s::float8 = 0",
+        ),
+        s.session_is_left("valid_lease", lease_seconds=60),
+    ),
+    Mutant(
+        "find_blockers",
+        "named after this job and fence",
+        cut("session.application_name = 'pgqueue job=' || stuck.id || ' fence=' || stuck.fence AND"),
+        s.session_is_left("other_fence", of=1),
+    ),
+    Mutant(
+        "find_blockers",
+        "idle in its transaction",
+        cut("AND session.state = 'idle in transaction'"),
+        s.session_is_left("at_work", works_seconds=2.0),
+    ),
+    Mutant(
+        "find_blockers",
+        "for a second",
+        cut("AND session.state_change <= statement_timestamp() - interval '1 second'"),
+        s.session_is_left("commit_on_its_way", sleeps=0),
+    ),
+    Mutant(
+        "find_blockers",
+        "this role may end it",
+        cut(
+            "AND (current_setting('is_superuser')::bool OR NOT role.rolsuper)"
+            " AND (pg_has_role(session.usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))"
+        ),
+        s.session_is_left("modest_role", role="pgqueue_modest"),
+    ),
+]
+
 EFFECTS = [
     Mutant("lock_owned", "id", cut("WHERE job.id = %(id)s::bigint AND", "WHERE"), s.not_opened("id", id=0)),
     Mutant("lock_owned", "fence", cut("AND job.fence = %(fence)s::bigint"), s.not_opened("fence", fence=0)),
@@ -1041,7 +1080,19 @@ PRUNING = [
     ),
 ]
 
-MUTANTS = [*CLAIM, *RENEW, *ENDINGS, *TAKEOVER, *EFFECTS, *JOB_VERBS, *QUEUE_VERBS, *LIMIT_VERBS, *BULK, *PRUNING]
+MUTANTS = [
+    *CLAIM,
+    *RENEW,
+    *ENDINGS,
+    *TAKEOVER,
+    *BLOCKERS,
+    *EFFECTS,
+    *JOB_VERBS,
+    *QUEUE_VERBS,
+    *LIMIT_VERBS,
+    *BULK,
+    *PRUNING,
+]
 MUTANTS += [*COMPLETIONS, *REQUEST_VERBS, *WORKER_VERBS, *FURTHER_GUARDS]
 RACING = {
     s.pruning_passes_over_a_lock,
@@ -1070,5 +1121,6 @@ def needs_two_sessions(mutant):
             "pick_needs_the_lock",
             "left_when_it_changed",
             "held_rows_are_passed_over",
+            "session_is_left",
         )
     )

@@ -23,6 +23,7 @@ def statements(connection):
     lost_ids, lost_fences = ids_of(connection, "state = 'running' AND lease_until <= now()")
     laned, _ = ids_of(connection, "lane = 1 AND state = 'pending'")
     held = {"ids": ids, "fences": fences, "worker_id": WORKER}
+    unheld = {"hold_ms": None, "backend_pid": None}
     count = len(ids)
     waiting = {"id": laned, "version_seen": [2] * len(laned)}
     dead, _ = ids_of(connection, "state = 'dead'")
@@ -53,14 +54,18 @@ def statements(connection):
         "pick_bound of lane 2": ({**CLAIMANT, **NEW_ROUND, "limit": 1, "lane": 2}, True),
         "claim_picked": ({**CLAIMANT, "ids": laned, "locked": []}, True),
         "renew": ({**held, "lease_seconds": 60.0}, True),
-        "complete": ({**held, "run_seconds": [1.0] * count, "results": ["1"] * count}, True),
-        "complete_first": ({"id": ids[0], "fence": fences[0], "worker_id": WORKER, "run_seconds": 1.0}, False),
+        "complete": ({**held, **unheld, "run_seconds": [1.0] * count, "results": ["1"] * count}, True),
+        "complete_first": (
+            {"id": ids[0], "fence": fences[0], "worker_id": WORKER, "run_seconds": 1.0, **unheld},
+            False,
+        ),
         "retry": ({**failed, "delay_seconds": [1.0] * count}, True),
         "bury": (failed, True),
         "release": (held, True),
         "lock_expired": ({"ids": None, "limit": BATCH, **mine}, True),
         "lock_expired by id": ({"ids": lost_ids, "limit": BATCH, **mine}, True),
         "take_over": (verdicts, True),
+        "find_blockers": ({"expired_seconds": 0.0, "ends": True, "limit": BATCH}, True),
         "look": (CLAIMANT, True),
         "list_expired": ({"limit": BATCH}, False),
         "list_queues": ({"cap": 10_001, "most": 200}, False),

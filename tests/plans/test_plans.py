@@ -20,6 +20,7 @@ MOST_ROWS = {
     "list_expired": RUNNING,
     "lock_expired": RUNNING,
     "lock_expired by id": RUNNING,
+    "find_blockers": RUNNING,
     "find_unheard": RUNNING,
     # They write a batch, into indexes that are deeper beside a million other rows: ten blocks for each. A renewal need
     # not, unless its pages are full, because some other session keeps what was rolled back from being cleared away.

@@ -117,6 +117,14 @@ def wait_and_settle_alone(directory: str) -> None:
     wait_for.func(directory)
 
 
+@task(recovery="transactional")
+def write_row(directory: str, name: str = "job") -> None:
+    """Leave a row that is there only if the completion is."""
+    note(directory, "start", name)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO pgqueue_queue (name, version, created_at) VALUES ('row:' || random(), 0, now())")
+
+
 @task(recovery="manual", takes_context=True)
 def wait_and_call(context: Any, directory: str) -> None:
     context.effect("sms", lambda key: wait_for.func(directory))

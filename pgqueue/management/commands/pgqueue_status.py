@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from ...protocol.blocking import Blocker, list_blockers
 from ...protocol.connecting import job_alias
 from ...protocol.counting import COUNTED_AT_MOST, Standing, count_standing
 
@@ -48,11 +49,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print one line per standing; fail when a limit is passed."""
-        standings = count_standing(options["database"] or job_alias())
+        alias = options["database"] or job_alias()
+        standings = count_standing(alias)
         for standing in standings:
             self.stdout.write(json.dumps(asdict(standing)) if options["json"] else _told(standing))
         if not standings and not options["json"]:
             self.stdout.write("No unfinished jobs.")
+        if not options["json"] and any(standing.name == "lease_expired" for standing in standings):
+            for blocker in list_blockers(alias):
+                self.stdout.write(_blocked(blocker))
         # Without a live worker every waiting job is of an unknown task: that must not silence the alarm.
         limits = {
             "due": options["max_due_seconds"],
@@ -74,6 +79,14 @@ def _passed(standing: Standing, limit_seconds: float | None) -> str:
     """The line above says how many jobs there are; this says which bound was passed, and by how much."""
     seconds = f"the longest for {standing.overdue_seconds or 0:.0f} s, at most {limit_seconds:g} s are allowed"
     return f"{WORDS[standing.name]}: {seconds}"
+
+
+def _blocked(blocker: Blocker) -> str:
+    state = blocker.state or "state not visible to this role"
+    return (
+        f"Job {blocker.job_id} cannot be taken over: session {blocker.pid} of role {blocker.role} ({state}) holds its "
+        f"row. End that session: SELECT pg_terminate_backend({blocker.pid})."
+    )
 
 
 def _told(standing: Standing) -> str:
