@@ -16,6 +16,8 @@ from .compat import InvalidTaskBackend, task_backends
 from .protocol.connecting import job_alias
 from .states import Recovery
 
+_BOUNDS = {"keepalives_idle", "tcp_user_timeout"}
+
 
 @checks.register("pgqueue")
 def check_settings(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -142,6 +144,42 @@ def check_probes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
 
 
 @checks.register("pgqueue", deploy=True)
+def check_health_checks(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that a connection that is kept is looked at before it is used again (pgqueue.W017)."""
+    return [
+        checks.Warning(
+            f"Connections to database {alias!r} are kept, and not checked before they are used again: after a restart"
+            " of the server, each thread of a worker fails one attempt of a job.",
+            hint=f"Set CONN_HEALTH_CHECKS to True in DATABASES[{alias!r}].",
+            id="pgqueue.W017",
+        )
+        for alias, database in _postgresqls()
+        if database.get("CONN_MAX_AGE", 0) != 0 and not database.get("CONN_HEALTH_CHECKS", False)
+    ]
+
+
+@checks.register("pgqueue", deploy=True)
+def check_keepalives(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that a task does not wait for ever on a cut network, on Django's own connections (pgqueue.W018)."""
+    return [
+        checks.Warning(
+            f"Nothing bounds how long a task waits on a connection to database {alias!r} when the network is cut."
+            " By the system's defaults that is up to two hours.",
+            hint=f"Set keepalives_idle and tcp_user_timeout in OPTIONS of DATABASES[{alias!r}].",
+            id="pgqueue.W018",
+        )
+        for alias, database in _postgresqls()
+        if _is_remote(database) and not database.get("OPTIONS", {}).keys() >= _BOUNDS
+    ]
+
+
+def _is_remote(database: dict[str, Any]) -> bool:
+    """Return whether a network is in between. What a service file says is not known here, and counts as local."""
+    host = str(database.get("HOST") or database.get("OPTIONS", {}).get("host") or "")
+    return bool(host) and not host.startswith(("/", "@", "127.")) and host not in ("localhost", "::1")
+
+
+@checks.register("pgqueue", deploy=True)
 def check_undeclared(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """List the tasks without a recovery policy (pgqueue.W016); imports the task modules, as a worker does."""
     if any(conf.problems(getattr(settings, "PGQUEUE", {}))):
@@ -165,6 +203,10 @@ def _recovery(name: str) -> str:
 
 def _databases() -> list[tuple[str, dict[str, Any]]]:
     return [(alias, connections.settings[alias]) for alias in connections]
+
+
+def _postgresqls() -> list[tuple[str, dict[str, Any]]]:
+    return [(alias, database) for alias, database in _databases() if connections[alias].vendor == "postgresql"]
 
 
 def _pool_size(pool: Any) -> int | None:

@@ -103,3 +103,36 @@ def test_a_check_that_cannot_ask_the_database_says_nothing(run: Run, databases: 
     """Django 6.1 asks all databases when checks are named by their tag."""
     done = run("check", "--tag", "pgqueue", *databases, settings=CONSOLE)
     assert (done.returncode, "no issues" in done.stdout) == (0, True), done.stderr
+
+
+def told(run: Run, database: str) -> str:
+    return run("check", "--deploy", settings=f"DATABASES['default'] |= {database}\n").stderr
+
+
+@pytest.mark.parametrize(
+    ("database", "warned"),
+    [
+        ("{}", False),
+        ("{'CONN_MAX_AGE': 0}", False),
+        ("{'CONN_MAX_AGE': None}", True),
+        ("{'CONN_MAX_AGE': 60}", True),
+        ("{'CONN_MAX_AGE': None, 'CONN_HEALTH_CHECKS': True}", False),
+    ],
+)
+def test_connections_that_are_kept_are_to_be_looked_at(run: Run, database: str, warned: bool) -> None:
+    assert ("pgqueue.W017" in told(run, database)) == warned
+
+
+@pytest.mark.parametrize(
+    ("database", "warned"),
+    [
+        ("{'HOST': 'db.internal'}", True),
+        ("{'HOST': '', 'OPTIONS': {'host': 'db.internal'}}", True),
+        ("{'HOST': 'db.internal', 'OPTIONS': {'keepalives_idle': 5}}", True),
+        ("{'HOST': 'db.internal', 'OPTIONS': {'keepalives_idle': 5, 'tcp_user_timeout': 10000}}", False),
+        ("{'HOST': '/var/run/postgresql'}", False),
+        ("{'HOST': 'localhost'}", False),
+    ],
+)
+def test_a_wait_on_a_cut_network_is_to_be_bounded(run: Run, database: str, warned: bool) -> None:
+    assert ("pgqueue.W018" in told(run, database)) == warned

@@ -79,6 +79,7 @@ class Lookout:
         if horizon.next_expiry_seconds is not None and horizon.next_expiry_seconds <= 0:
             taken = take_over_expired(connection, Mine(self._claimant.worker_id, self._kept()))
             if not taken:
+                self._blockers.deal(connection)
                 horizon = replace(horizon, next_expiry_seconds=EXPIRED_AGAIN_SECONDS)
         self._agenda.see(horizon, poll_seconds=self.poll_seconds(), took_seconds=took)
         self._tell(connection, taken)
@@ -94,5 +95,3 @@ class Lookout:
             self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
         if taken:
             wake(connection, sorted({one.job.queue for one in taken}))
-        else:
-            self._blockers.deal(connection)
