@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .exceptions import members
+from .foreign import read
 
 MAX_RETRY_AFTER_SECONDS = 7 * 86_400
 LONGEST_NUMBER = 30
@@ -66,15 +67,15 @@ def retry_after_seconds(exc: BaseException) -> float | None:
 def _first_wait(exc: BaseException) -> float | None:
     try:
         return next((wait for wait in _waits(exc) if wait is not None), None)
-    except Exception:  # an attribute of a stranger's class may raise anything
+    except BaseException:  # The value may be of a stranger's class too, and raise where it is compared.
         return None
 
 
 def _waits(exc: BaseException) -> Iterator[float | None]:
-    yield _bounded_seconds(getattr(exc, "after_seconds", None))
-    yield _bounded_seconds(getattr(exc, "retry_after", None))
-    for source in (getattr(exc, "response", None), exc):
-        headers = getattr(source, "headers", None)
+    yield _bounded_seconds(read(exc, "after_seconds"))
+    yield _bounded_seconds(read(exc, "retry_after"))
+    for source in (read(exc, "response"), exc):
+        headers = read(source, "headers")
         if headers is not None:
             told = _header(headers, "Retry-After")
             yield _bounded_seconds(told)

@@ -297,6 +297,9 @@ class Bury(Exception):
         self.reason = reason
 
 
+_of_group = BaseExceptionGroup.__dict__["exceptions"].__get__
+
+
 def members(exc: BaseException) -> Iterator[BaseException]:
     """Yield what is in a group and its groups, each once; any other exception is its own only member."""
     waiting = [exc]
@@ -306,8 +309,9 @@ def members(exc: BaseException) -> Iterator[BaseException]:
         if id(current) in seen:
             continue
         seen.add(id(current))
-        if isinstance(current, BaseExceptionGroup):
-            waiting.extend(current.exceptions)
+        # Asked of the class alone: a stranger's instance may compute `__class__` and `exceptions`, and raise.
+        if issubclass(type(current), BaseExceptionGroup):
+            waiting.extend(_of_group(current))
         else:
             yield current
 

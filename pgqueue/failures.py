@@ -31,6 +31,7 @@ from .exceptions import (
     UnknownTaskError,
     members,
 )
+from .foreign import class_name, classes, is_a, read, text, traceback_of
 
 LONGEST_CLASS_PATH = 200
 REDACTED = "[redacted]"
@@ -130,12 +131,12 @@ def classify(
     fixed = _nearest(exc, FIXED)
     if fixed is not None:
         return _throttled_if_told(exc, fixed)
-    nearest = next((kind for kind in type(exc).__mro__ if kind in retry_on or kind in bury_on), None)
-    if nearest is not None and nearest not in retry_on:
+    nearest = next((kind for kind in classes(exc) if _holds(retry_on, kind) or _holds(bury_on, kind)), None)
+    if nearest is not None and not _holds(retry_on, nearest):
         return FailureClass.CONTENT
-    if isinstance(exc, BaseExceptionGroup) and nearest is None:
-        classes = {classify(member, retry_on=retry_on, bury_on=bury_on) for member in members(exc)}
-        return classes.pop() if len(classes) == 1 else FailureClass.SYSTEM
+    if is_a(exc, BaseExceptionGroup) and nearest is None:
+        agreed = {classify(member, retry_on=retry_on, bury_on=bury_on) for member in members(exc)}
+        return agreed.pop() if len(agreed) == 1 else FailureClass.SYSTEM
     default = _default_class(exc)
     return FailureClass.SYSTEM if nearest is not None and not is_retryable(default) else default
 
@@ -153,7 +154,12 @@ def _default_class(exc: BaseException) -> FailureClass:
 
 
 def _nearest(exc: BaseException, table: Mapping[type[BaseException], FailureClass]) -> FailureClass | None:
-    return next((table[kind] for kind in type(exc).__mro__ if kind in table), None)
+    return next((table[listed] for kind in classes(exc) for listed in table if listed is kind), None)
+
+
+def _holds(kinds: tuple[type[BaseException], ...], kind: type) -> bool:
+    """Compare by identity: a metaclass may define `__eq__` and `__hash__`, and raise there."""
+    return any(listed is kind for listed in kinds)
 
 
 def _throttled_if_told(exc: BaseException, failure_class: FailureClass) -> FailureClass:
@@ -163,10 +169,10 @@ def _throttled_if_told(exc: BaseException, failure_class: FailureClass) -> Failu
 
 def _sqlstate(exc: BaseException) -> str | None:
     """Return the driver's sqlstate; Django's wrapper keeps the driver's exception as its cause."""
-    for candidate in (exc, exc.__cause__ if isinstance(exc, db.Error) else None):
-        sqlstate = getattr(candidate, "sqlstate", None)
-        if isinstance(sqlstate, str) and sqlstate:
-            return sqlstate
+    for candidate in (exc, read(exc, "__cause__") if is_a(exc, db.Error) else None):
+        sqlstate = read(candidate, "sqlstate")
+        if is_a(sqlstate, str) and text(sqlstate):
+            return text(sqlstate)
     return None
 
 
@@ -178,9 +184,8 @@ def describe(exc: BaseException, *, max_message: int = 1_000, max_traceback: int
     class's name.
     """
     kind = type(exc)
-    base = next(base for base in kind.__mro__ if _is_importable(base))
-    name = "" if base is kind else f"{kind.__qualname__.rpartition('<locals>.')[2][:LONGEST_CLASS_PATH]}: "
-    message = (name + _text(exc))[: max_message + SLACK]
+    base = next((base for base in classes(exc) if _is_importable(base)), Exception)
+    message = (("" if base is kind else f"{_name(kind)}: ") + _text(exc))[: max_message + SLACK]
     lines = _cut_middle(_formatted(exc), max_traceback + 2 * SLACK)
     return Description(
         class_path=f"{base.__module__}.{base.__qualname__}",
@@ -191,25 +196,35 @@ def describe(exc: BaseException, *, max_message: int = 1_000, max_traceback: int
 
 def _is_importable(kind: type) -> bool:
     """Say whether `module.name` finds the class again in another process; nested and local classes do not."""
-    module, name = kind.__module__, kind.__qualname__
-    if not isinstance(module, str) or module == "__main__" or len(module) + len(name) >= LONGEST_CLASS_PATH:
+    module, name = read(kind, "__module__"), read(kind, "__qualname__")
+    if type(module) is not str or type(name) is not str:
         return False
-    found = getattr(sys.modules.get(module), "__dict__", {}).get(name)
-    return found is kind and name.isidentifier()
+    if module == "__main__" or len(module) + len(name) >= LONGEST_CLASS_PATH:
+        return False
+    names = read(sys.modules.get(module), "__dict__")
+    return type(names) is dict and names.get(name) is kind and name.isidentifier()
+
+
+def _name(kind: type) -> str:
+    """Return the name of a class without the function that it was defined in."""
+    name = read(kind, "__qualname__")
+    return name.rpartition("<locals>.")[2][:LONGEST_CLASS_PATH] if type(name) is str else "a class without a name"
 
 
 def _text(exc: BaseException) -> str:
     try:
-        return str(exc)
+        return text(str(exc))
     except BaseException as error:  # whatever it does, the failure is stored
-        return f"(its __str__ raised {type(error).__name__})"
+        return f"(its __str__ raised {class_name(error)})"
 
 
 def _formatted(exc: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(exc))
+        return text("".join(traceback.format_exception(exc)))
     except BaseException as error:
-        return f"(the traceback could not be formatted: {type(error).__name__})"
+        frames = "".join(traceback.format_tb(traceback_of(exc)))
+        reason = f"(the traceback could not be formatted: {class_name(error)})"
+        return f"{frames}{class_name(exc)}: {_text(exc)}\n{reason}"
 
 
 def redact(text: str) -> str:

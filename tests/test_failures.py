@@ -380,7 +380,7 @@ def test_a_traceback_that_cannot_be_formatted_is_reported(monkeypatch):
         raise RuntimeError("broken")
 
     monkeypatch.setattr(traceback, "format_exception", broken)
-    assert describe(ValueError("x")).traceback == "(the traceback could not be formatted: RuntimeError)"
+    assert describe(ValueError("x")).traceback == "ValueError: x\n(the traceback could not be formatted: RuntimeError)"
 
 
 def test_groups_and_long_chains_are_described():
