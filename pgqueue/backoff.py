@@ -7,8 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .exceptions import members
-from .foreign import read
+from .foreign import members, read
 
 MAX_RETRY_AFTER_SECONDS = 7 * 86_400
 LONGEST_NUMBER = 30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from typing import Any
@@ -14,13 +13,14 @@ from django.db import IntegrityError, OperationalError, transaction
 from django.db.models import QuerySet
 
 from . import conf, notifying
+from .logs import get_logger
 from .operations import Action, Actor, Request, act_on_locked, is_busy, perform, tell
 from .protocol import approving, freezing, operating
 from .protocol.connecting import job_alias
 from .states import Outcome
 from .verbs import VERBS, Verb
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CAP = 10_000
 """Most jobs of one bulk action."""

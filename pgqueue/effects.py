@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,9 +14,11 @@ from django.db import connections, transaction
 
 from . import registry
 from .backoff import delay_seconds
-from .exceptions import EffectRefusedError, LeaseLostError, ResultError
+from .exceptions import EffectRefusedError, JobTimeoutError, LeaseLostError, ResultError
+from .foreign import OF_PROJECT, class_name, is_a, text, told
 from .holding import Held
 from .keeping import Answer, keeper, store
+from .logs import get_logger
 from .payloads import decode, encode_result
 from .protocol.borrowing import borrowed
 from .protocol.connecting import job_alias
@@ -30,10 +31,10 @@ from .protocol.effects import (
     withdraw_effect,
 )
 from .protocol.lending import lender
-from .server_errors import DATABASE_ERRORS, facts_of, is_of_the_value
+from .server_errors import DATABASE_ERRORS, is_of_the_value
 from .states import Recovery, Stage
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 Exceptions = tuple[type[BaseException], ...]
@@ -125,32 +126,51 @@ class Effects:
     def _record(self, name: str, value: Any, reference: Reference | None) -> Any:
         """Store what a call came to and return it as every later run gets it.
 
-        It has happened, so a value that cannot be stored is no reason to doubt that: it is stored as None, and the
-        `ResultError` comes after it.
+        It has happened, so a value that cannot be stored or looked at is no reason to doubt that: it is stored as
+        None, and the `ResultError` comes after it. So does an interruption that comes meanwhile.
         """
-        refused: ResultError | None = None
-        result: str | None = None
-        try:
-            result = encode_result(value, max_bytes=self._held.settings().max_result_bytes)
-        except ResultError as error:
-            refused = error
-        told = _reference(value, reference)
+        result, refused = self._encoded(value)
+        remote_reference, interruption = self._reference(name, value, reference)
         try:
             self._write(
                 lambda connection: record_effect(
-                    connection, self._held.lease, name, result=result, remote_reference=told
+                    connection, self._held.lease, name, result=result, remote_reference=remote_reference
                 )
             )
         except LeaseLostError:
-            self._keep(name, result, told)
+            self._keep(name, result, remote_reference)
             raise
         except DATABASE_ERRORS as error:
             # The lease may be over by now: whoever settles the run must find the answer all the same.
-            self._keep(name, result, told)
+            self._keep(name, result, remote_reference)
             raise LeaseLostError(self._held.lease.id, self._held.lease.fence) from error
-        if refused is not None:
-            raise refused
+        if (later := refused or interruption) is not None:
+            raise later
         return decode(result)
+
+    def _encoded(self, value: Any) -> tuple[str | None, ResultError | None]:
+        try:
+            return encode_result(value, max_bytes=self._held.settings().max_result_bytes), None
+        except ResultError as error:
+            return None, error
+        except OF_PROJECT as error:
+            if is_a(error, JobTimeoutError):
+                raise
+            reason = f"cannot be read: that raised {class_name(error)}"
+            return None, ResultError("result", reason, "return plain values: str, numbers, list and dict")
+
+    def _reference(self, name: str, value: Any, reference: Reference | None) -> tuple[str | None, BaseException | None]:
+        """Return how the remote system calls what it did, and what interrupted the run meanwhile.
+
+        The author's function must not lose what has happened.
+        """
+        try:
+            named: Any = value if reference is None else reference(value)
+            return (_storable(named) if is_a(named, str) else None), None
+        except BaseException as error:
+            logger.error("effect.no_reference job=%d effect=%s %s", self._held.lease.id, name, told(error))
+            is_theirs = is_a(error, OF_PROJECT) and not is_a(error, JobTimeoutError)
+            return None, None if is_theirs else error
 
     def _withdraw(self, name: str) -> None:
         self._begun.discard(name)
@@ -213,20 +233,13 @@ class Effects:
                 if self._held.lend is not None or self._held.may_be_lost() or is_of_the_value(error):
                     raise
                 failures += 1
-                logger.warning("effect.unwritten failures=%d %s", failures, facts_of(error))
+                logger.warning("effect.unwritten failures=%d %s", failures, told(error))
                 time.sleep(delay_seconds(failures, base_seconds=0.1, cap_seconds=RETRY_CAP_SECONDS))
 
     def _lend(self) -> AbstractContextManager[psycopg.Connection[Any]]:
         return self._held.lend() if self._held.lend is not None else lender.lend(self._alias)
 
 
-def _reference(value: Any, reference: Reference | None) -> str | None:
-    """Return how the remote system calls what it did. The author's function must not lose what has happened."""
-    told: Any = value
-    if reference is not None:
-        try:
-            told = reference(value)
-        except Exception:
-            logger.exception("effect.no_reference")
-            return None
-    return told.replace("\0", "")[:LONGEST_REFERENCE] if isinstance(told, str) else None
+def _storable(name: str) -> str:
+    """Return a text that PostgreSQL can hold, whatever the remote system or its client calls things."""
+    return text(name).replace("\0", "")[:LONGEST_REFERENCE].encode(errors="replace").decode()

@@ -6,8 +6,6 @@ the constructor, so that errors survive pickling and copying. `Retry` and `Bury`
 hence their names.
 """
 
-from collections.abc import Iterator
-
 from django.core.exceptions import ImproperlyConfigured
 
 LONGEST_NAME = 200
@@ -295,25 +293,6 @@ class Bury(Exception):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-_of_group = BaseExceptionGroup.__dict__["exceptions"].__get__
-
-
-def members(exc: BaseException) -> Iterator[BaseException]:
-    """Yield what is in a group and its groups, each once; any other exception is its own only member."""
-    waiting = [exc]
-    seen: set[int] = set()
-    while waiting:
-        current = waiting.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        # Asked of the class alone: a stranger's instance may compute `__class__` and `exceptions`, and raise.
-        if issubclass(type(current), BaseExceptionGroup):
-            waiting.extend(_of_group(current))
-        else:
-            yield current
 
 
 def shown(name: object) -> str:

@@ -17,7 +17,9 @@ from .compat import Task
 from .context import JobContext
 from .exceptions import JobStoppedError, JobTimeoutError, Retry
 from .failures import classify, describe, is_retryable
+from .foreign import class_name, is_a
 from .holding import Held
+from .logs import get_logger
 from .payloads import decode, encode_result
 from .protocol.claiming import Lease
 from .protocol.completing import commit_alone
@@ -28,7 +30,7 @@ from .results import started
 from .states import Recovery, Settle
 from .transactional import call_and_complete
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Prepared(NamedTuple):
@@ -128,7 +130,7 @@ def settle_at_once(held: Held, ending: Ending) -> Ending:
         with lender.lend(job_alias()) as connection:
             written = commit_alone(connection, worker_id=held.lease.worker_id, ending=ending).get(ending.id)
     except Exception as error:
-        logger.warning("settle.postponed job=%d error=%s", ending.id, type(error).__name__)
+        logger.warning("settle.postponed job=%d error=%s", ending.id, class_name(error))
         return ending
     return ending._replace(written=written, settle_seconds=time.monotonic() - began_at)
 
@@ -180,9 +182,9 @@ def _caught(
 def _reason(held: Held, error: BaseException) -> BaseException:
     """Say with its facts what the worker itself threw into the run; anything else is the task's own."""
     told: BaseException
-    if held.timed_out and isinstance(error, JobTimeoutError | asyncio.CancelledError):
+    if held.timed_out and is_a(error, (JobTimeoutError, asyncio.CancelledError)):
         told = JobTimeoutError(held.lease.id, held.limit_seconds())
-    elif held.stop_requested and isinstance(error, asyncio.CancelledError):
+    elif held.stop_requested and is_a(error, asyncio.CancelledError):
         told = JobStoppedError(held.lease.id)
     else:
         return error
@@ -195,13 +197,11 @@ def _failed(held: Held, error: BaseException, run_seconds: float) -> Ending:
     task = registry.get(lease.task)
     failure_class = classify(error, retry_on=getattr(task, "retry_on", ()), bury_on=getattr(task, "bury_on", ()))
     failure = Failure(failure_class, describe(error))
-    if not is_retryable(failure_class):
-        _log(lease, failure, level=logging.ERROR)
-        return Ending(EndingKind.BURY, lease.id, lease.fence, run_seconds, failure=failure)
-    is_last = lease.attempts + 1 >= lease.max_attempts
-    _log(lease, failure, level=logging.ERROR if is_last else logging.WARNING)
-    delay = _delay(error, task, held)
-    return Ending(EndingKind.RETRY, lease.id, lease.fence, run_seconds, delay_seconds=delay, failure=failure)
+    ending = Ending(EndingKind.BURY, lease.id, lease.fence, run_seconds, failure=failure)
+    if is_retryable(failure_class):
+        ending = ending._replace(kind=EndingKind.RETRY, delay_seconds=_delay(error, task, held))
+    _log(lease, ending)
+    return ending
 
 
 def _delay(error: BaseException, task: Task[..., Any] | None, held: Held) -> float:
@@ -213,8 +213,12 @@ def _delay(error: BaseException, task: Task[..., Any] | None, held: Held) -> flo
     return delay_seconds(held.lease.attempts + 1, base_seconds=base, cap_seconds=settings.backoff_cap_seconds)
 
 
-def _log(lease: Lease, failure: Failure, *, level: int) -> None:
+def _log(lease: Lease, ending: Ending) -> None:
     """Log the failure without its message: that may hold what the task was given."""
+    failure = ending.failure
+    assert failure is not None
+    is_over = ending.kind is EndingKind.BURY or lease.attempts + 1 >= lease.max_attempts
+    level = logging.ERROR if is_over else logging.WARNING
     logger.log(
         level,
         "job.failed job=%d task=%s attempt=%d/%d class=%s error=%s",

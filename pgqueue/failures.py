@@ -29,9 +29,8 @@ from .exceptions import (
     ResultError,
     Retry,
     UnknownTaskError,
-    members,
 )
-from .foreign import class_name, classes, is_a, read, text, traceback_of
+from .foreign import class_name, classes, is_a, members, read, text, traceback_of
 
 LONGEST_CLASS_PATH = 200
 REDACTED = "[redacted]"

@@ -22,6 +22,7 @@ DEEPEST = 6
 
 _mro = type.__dict__["__mro__"].__get__
 _name = type.__dict__["__name__"].__get__
+_of_group = BaseExceptionGroup.__dict__["exceptions"].__get__
 _traceback = BaseException.__dict__["__traceback__"].__get__
 
 
@@ -59,6 +60,21 @@ def traceback_of(error: BaseException) -> TracebackType | None:
     """Return the traceback of an exception."""
     found: TracebackType | None = _traceback(error)
     return found
+
+
+def members(exc: BaseException) -> Iterator[BaseException]:
+    """Yield what is in a group and its groups, each once; any other exception is its own only member."""
+    waiting = [exc]
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if is_a(current, BaseExceptionGroup):
+            waiting.extend(_of_group(current))
+        else:
+            yield current
 
 
 def told(error: BaseException) -> str:

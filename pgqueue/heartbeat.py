@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,13 +10,14 @@ import psycopg
 
 from . import conf
 from .holding import Holdings, boot_seconds
+from .logs import get_logger
 from .protocol.connecting import ANSWER_SECONDS, connect, one_trip
 from .protocol.cutting import cut
 from .protocol.leasing import renew
 from .protocol.registering import Heard, read_beat, send_beat
 from .protocol.settling import Ending, Settled, settle
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_SECONDS = 0.5
 """Pause before another try when a beat failed: leases are running meanwhile."""

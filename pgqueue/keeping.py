@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -12,14 +11,16 @@ import psycopg
 
 from .backoff import delay_seconds
 from .exceptions import LeaseLostError
+from .foreign import told
+from .logs import get_logger
 from .payloads import decode
 from .protocol.claiming import Lease
 from .protocol.deciding import keep_evidence
 from .protocol.effects import record_effect
 from .protocol.lending import lender
-from .server_errors import DATABASE_ERRORS, facts_of
+from .server_errors import DATABASE_ERRORS
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_CAP_SECONDS = 5.0
 LONGEST_SECONDS = 3600.0
@@ -100,7 +101,7 @@ def _is_stored(answer: Answer) -> bool:
         with lender.lend(answer.alias) as connection:
             return store(connection, answer)
     except DATABASE_ERRORS as error:
-        logger.debug("effect.unwritten job=%d effect=%s %s", answer.lease.id, answer.effect, facts_of(error))
+        logger.debug("effect.unwritten job=%d effect=%s %s", answer.lease.id, answer.effect, told(error))
         return False
 
 

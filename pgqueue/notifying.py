@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 
@@ -10,10 +9,11 @@ from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
 from . import conf
+from .logs import get_logger
 from .protocol import inserting
 from .protocol.listening import BULK, QUEUES
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOOKED_AT = 8
 """How many hooks planned before are looked at: as many queues may take turns in one block."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -17,13 +16,15 @@ from django.db import connections
 from . import conf, registry
 from .backoff import delay_seconds
 from .failures import describe
+from .foreign import OF_PROJECT, class_name, is_a, read
+from .logs import get_logger
 from .payloads import decode, encode_result
 from .probes import Answer, CannotTell, DidNotHappen, Happened, ProbeContext, ProbedEffect, StillGoing
 from .protocol.effects import EffectRow
 from .protocol.probing import Question, Reply, lease_question, write_reply
 from .states import Stage, State
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Lend = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 LEASE_MARGIN_SECONDS = 5.0
@@ -50,7 +51,7 @@ def ask_next(
     try:
         answer = (call or _in_a_thread)(lambda: _ask(question, effect))
         reply = _reply(question, effect, answer)
-    except Exception as error:
+    except OF_PROJECT as error:
         reply = _failed(question, error)
     with lend() as connection:
         state = write_reply(connection, question, effect.name, reply)
@@ -127,13 +128,14 @@ def _reply_no(question: Question, effect: EffectRow) -> Reply:
     return Reply("did_not_happen", "The probe found that it did not happen.", Stage.NOT_CALLED)
 
 
-def _failed(question: Question, error: Exception) -> Reply:
-    logger.warning("probe.failed job=%d error=%s", question.id, type(error).__name__)
+def _failed(question: Question, error: BaseException) -> Reply:
+    logger.warning("probe.failed job=%d error=%s", question.id, class_name(error))
     settings = conf.of(queue=question.queue, task=question.task)
     delay = delay_seconds(
         question.probes, base_seconds=settings.backoff_base_seconds, cap_seconds=settings.probe_backoff_cap_seconds
     )
-    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    cause = read(error, "__cause__")
+    cause = cause if is_a(cause, Exception) else error
     return _again(question, "error", describe(cause).message, delay)
 
 

@@ -46,8 +46,3 @@ def is_everybodys(error: BaseException) -> bool:
     if sqlstate is None:
         return not is_of_the_value(error)
     return sqlstate[:2] in EVERYBODYS_CLASSES or sqlstate in EVERYBODYS_CODES
-
-
-def facts_of(error: BaseException) -> str:
-    """Return class and SQLSTATE for a log line. The message may hold what a job was given."""
-    return f"error={type(error).__name__} sqlstate={getattr(error, 'sqlstate', None) or '-'}"

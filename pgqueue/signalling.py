@@ -12,10 +12,12 @@ from django.utils.log import RequireDebugFalse, RequireDebugTrue
 from . import registry
 from .compat import BaseTaskBackend, Task, TaskResult, task_enqueued, task_finished, task_started
 from .exceptions import AttemptFailedError
+from .foreign import OF_PROJECT, told
+from .logs import get_logger
 from .protocol.reading import read_job
 from .results import stored
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _logger = logging.getLogger(Task.__module__.removesuffix(".base"))
 OWN_RECEIVERS = 1
 """Django's own receiver writes a log line; it does not count as listening while nobody would write it."""
@@ -37,12 +39,12 @@ def send_enqueued(sender: type[BaseTaskBackend], result: TaskResult) -> None:
     Robust: without a block the job is committed by now, and an exception would say that it is not.
     """
     if _is_heard(task_enqueued, logging.DEBUG):
-        task_enqueued.send_robust(sender, task_result=result)
+        _send(task_enqueued, sender, result, survives=(Exception,))
 
 
 def send_started(sender: type[BaseTaskBackend], result: TaskResult) -> None:
     """Say that a task is about to run."""
-    task_started.send_robust(sender, task_result=result)
+    _send(task_started, sender, result)
 
 
 def send_finished(sender: type[BaseTaskBackend], result: TaskResult) -> None:
@@ -52,13 +54,13 @@ def send_finished(sender: type[BaseTaskBackend], result: TaskResult) -> None:
     since the task's exception is over and may hold secrets.
     """
     if not result.errors:
-        task_finished.send_robust(sender, task_result=result)
+        _send(task_finished, sender, result)
         return
     latest = result.errors[-1]
     try:
         raise AttemptFailedError(latest.exception_class_path, latest.traceback)
     except AttemptFailedError:
-        task_finished.send_robust(sender, task_result=result)
+        _send(task_finished, sender, result)
 
 
 def tell_end(alias: str, *, job_id: int, task: str) -> None:
@@ -73,8 +75,25 @@ def tell_end(alias: str, *, job_id: int, task: str) -> None:
         found = read_job(alias, job_id)
         if found is not None:
             send_finished(type(known.get_backend()), stored(known, *found))
-    except Exception:
-        logger.exception("notice.failed job=%d task=%s", job_id, task)
+    except OF_PROJECT as error:
+        logger.error("notice.failed job=%d task=%s %s", job_id, task, told(error))
+
+
+def _send(
+    signal: Signal,
+    sender: type[BaseTaskBackend],
+    result: TaskResult,
+    *,
+    survives: tuple[type[BaseException], ...] = OF_PROJECT,
+) -> None:
+    """Send a signal; whatever its receivers raise changes nothing.
+
+    `send_robust` alone lets SystemExit through, and what a log handler raises when it logs what a receiver raised.
+    """
+    try:
+        signal.send_robust(sender, task_result=result)
+    except survives as error:
+        logger.error("receiver.failed job=%s task=%s %s", result.id, result.task.module_path, told(error))
 
 
 def _is_heard(signal: Signal, level: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
@@ -10,12 +9,14 @@ import psycopg
 
 from . import conf
 from .backoff import delay_seconds
+from .foreign import told
+from .logs import get_logger
 from .protocol.blocking import end_blockers
 from .protocol.taking_over import NOBODYS, Expired, Mine, Taken, Verdict, list_expired, take_over
 from .recovery import Facts, asks_probe, decide
-from .server_errors import facts_of, is_everybodys
+from .server_errors import is_everybodys
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TOLD_AGAIN_SECONDS = 60.0
 """How long a session that blocks a takeover is not logged again."""
@@ -111,5 +112,5 @@ def _one_by_one(connection: psycopg.Connection[Any], mine: Mine) -> list[Taken]:
         except psycopg.Error as error:
             if connection.closed or is_everybodys(error):
                 raise
-            logger.error("takeover.failed job=%d %s", id, facts_of(error))
+            logger.error("takeover.failed job=%d %s", id, told(error))
     return taken

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from django.db.utils import DatabaseError
 from .exceptions import LeaseLostError
 from .failures import FailureClass, classify
 from .holding import Held
+from .logs import get_logger
 from .payloads import encode_result
 from .protocol.borrowing import beneath, borrowed, has_begun
 from .protocol.completing import complete_alone, settle_alone
@@ -20,7 +20,7 @@ from .protocol.connecting import job_alias
 from .protocol.lending import lender
 from .protocol.settling import Ending, EndingKind, Settled, Written, settled
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 REPEATS = 3
 """Times that a body is repeated in place, uncharged, after a deadlock or a serialization failure."""

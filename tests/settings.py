@@ -53,6 +53,7 @@ TEMPLATES = [
 # Worker processes that tests start get their settings from the environment.
 DEBUG = os.environ.get("PGQUEUE_TEST_DEBUG") == "1"
 PGQUEUE = json.loads(os.environ.get("PGQUEUE_TEST_SETTINGS", "{}"))
+LOGGING = json.loads(os.environ.get("PGQUEUE_TEST_LOGGING", "{}"))
 TASKS = {"default": {"BACKEND": "pgqueue.backend.PGQueueBackend", "QUEUES": []}}
 
 ROOT_URLCONF = "demo_project.urls"

@@ -30,8 +30,8 @@ from pgqueue.exceptions import (
     SettingsError,
     UniqueKeyBusyError,
     UnknownTaskError,
-    members,
 )
+from pgqueue.foreign import members
 from pgqueue.refusals import (
     IdempotencyKeyReusedError,
     LimitNameError,

@@ -39,6 +39,19 @@ def test_only_the_protocol_opens_a_cursor() -> None:
     assert elsewhere == []
 
 
+def test_no_line_is_logged_by_a_logger_that_raises() -> None:
+    """`logs` guards each call; `signalling` asks Django's logger and the command configures ours."""
+    direct = re.compile(r"logging\.getLogger\(")
+    found = {path.stem for path in MODULES if direct.search(path.read_text())}
+    assert found == {"logs", "signalling", "runworker"}
+
+
+def test_no_line_holds_a_traceback() -> None:
+    """A traceback ends in the exception's message, which may hold arguments. `worker.waiting` is of an import."""
+    traces = re.compile(r"logger\.exception\(|exc_info")
+    assert [path.stem for path in MODULES if traces.search(path.read_text())] == ["recycling"]
+
+
 def test_nobody_saves_a_row() -> None:
     writes = re.compile(r"\.(save|create|bulk_create|get_or_create|update_or_create|delete)\(")
     found = [path.stem for path in MODULES if writes.search(path.read_text())]

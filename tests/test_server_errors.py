@@ -17,7 +17,7 @@ from pgqueue.models import Effect, Job, JobResult
 from pgqueue.protocol.connecting import connect
 from pgqueue.protocol.lending import lender
 from pgqueue.protocol.settling import Ending, EndingKind, Settled, settle
-from pgqueue.server_errors import facts_of, is_everybodys, is_of_the_value
+from pgqueue.server_errors import is_everybodys, is_of_the_value
 from pgqueue.worker.exits import Exit
 from pgqueue.worker.postponed import Postponed
 from tests.factories import WORKER, AttemptFactory, EffectFactory, JobFactory
@@ -61,11 +61,6 @@ def test_what_the_driver_refuses_is_the_values_and_a_lost_connection_is_everybod
     assert is_everybodys(psycopg.OperationalError("gone"))
     assert is_everybodys(OSError("gone"))
     assert not is_of_the_value(ValueError("ours"))
-
-
-def test_a_log_line_has_class_and_code_and_never_the_message() -> None:
-    assert facts_of(error("42501")) == "error=InsufficientPrivilege sqlstate=42501"
-    assert facts_of(OSError("secret")) == "error=OSError sqlstate=-"
 
 
 @racing

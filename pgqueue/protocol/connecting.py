@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Generator, Iterator
@@ -19,10 +18,12 @@ from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import RowFactory, tuple_row
 
 from .. import conf
+from ..foreign import told
+from ..logs import get_logger
 from ..sql import load
 from .through_django import DjangoConnection
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _KEEPALIVE = {
     "connect_timeout": 5,
@@ -131,7 +132,7 @@ def _call_hook(connection: BoundedConnection, role: str) -> None:
     try:
         import_string(path)(connection, role)
     except Exception as error:
-        logger.exception("connection.refused role=%s", role)
+        logger.error("connection.refused role=%s %s", role, told(error))
         raise psycopg.OperationalError(f"PGQUEUE['ON_CONNECT'] raised {type(error).__name__}") from error
     if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
         logger.error("connection.refused role=%s", role)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, connections
 
 from ..exceptions import UniqueKeyBusyError
+from ..logs import get_logger
 from ..sql import load
 from .shortcut import send_quickly
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _ROW = struct.Struct("!qq?")
 _MILLENNIUM = datetime(2000, 1, 1, tzinfo=UTC)

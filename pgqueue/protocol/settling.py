@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +14,9 @@ import psycopg
 
 from .. import conf
 from ..failures import Description, FailureClass, describe
-from ..server_errors import facts_of, is_everybodys, is_of_the_value
+from ..foreign import told
+from ..logs import get_logger
+from ..server_errors import is_everybodys, is_of_the_value
 from ..sql import load
 from ..states import State
 from .connecting import quick_cursor, transaction
@@ -23,7 +24,7 @@ from .deciding import Unsettled, keep_evidence, settle_unknown
 from .following import enqueue_on_dead, on
 from .spelling import params_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class EndingKind(StrEnum):
@@ -120,7 +121,7 @@ def settle_one_by_one(
     if connection.closed or is_everybodys(error):
         raise error
     if len(endings) > 1:
-        logger.warning("settle.refused count=%d %s", len(endings), facts_of(error))
+        logger.warning("settle.refused count=%d %s", len(endings), told(error))
     return settle_each(connection, worker_id=worker_id, endings=endings)
 
 

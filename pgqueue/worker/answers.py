@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
 
+from ..logs import get_logger
 from ..protocol.claiming import Haul, Lease
 from ..protocol.settling import Ending, Settled
 from .agenda import Source
 from .pace import Pool
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from .. import bulk
+from ..logs import get_logger
 from .surroundings import clean_up_for_good
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 STOP_SECONDS = 5.0
 """Longest wait for the chunk under way of a process that ends."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
@@ -12,6 +11,7 @@ import psycopg
 
 from .. import conf
 from ..holding import Holdings, boot_seconds
+from ..logs import get_logger
 from ..protocol.claiming import Claimant, Lease, Turn, claim, find_unheard
 from ..protocol.connecting import connect
 from ..protocol.listening import wake
@@ -34,7 +34,7 @@ from .postponed import Postponed
 from .stall import Stall
 from .tally import Tally
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FEW = 100
 """Endings that are worth waiting for others while the threads have work: a hundred travel as cheaply as more."""

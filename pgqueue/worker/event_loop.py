@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 import time
@@ -17,7 +16,9 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
 from .. import conf, execution
 from ..execution import Prepared
+from ..foreign import told
 from ..holding import Held
+from ..logs import get_logger
 from ..protocol.settling import Ending
 from .copies import call_here, end_copy
 from .executor import Executor
@@ -25,7 +26,7 @@ from .job_threads import JobThread
 from .surroundings import clean_surroundings
 from .watch import Run, Watch
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BLOCKED_SECONDS = 1.0
 """Time without an answer from the loop after which somebody is told to have blocked it."""
@@ -169,17 +170,19 @@ class EventLoop:
     async def _supervise(self, prepared: Prepared) -> None:
         """Run a job to its ending, which is told once nothing of it goes on."""
         held = prepared.held
+        interruption: str | None = None
         try:
             ending = await self._run(prepared)
         except BaseException as error:
-            logger.exception("run.interrupted")
-            ending = execution.interrupted(held, error)
+            ending, interruption = execution.interrupted(held, error), told(error)
         held.end()
         self._running.discard(held)
         if execution.is_settled_at_once(prepared, ending):
             self._writers.submit([partial(self._settle, held, ending)])
         else:
             self._on_ending(ending)
+        if interruption is not None:
+            logger.error("run.interrupted job=%d %s", ending.id, interruption)
 
     def _settle(self, held: Held, ending: Ending) -> None:
         """Write a completion and tell it from here: the loop may be blocked by now."""
@@ -232,8 +235,8 @@ class EventLoop:
         while not self._stopping:
             try:
                 self._loop.run_forever()
-            except BaseException:
-                logger.exception("loop.interrupted")
+            except BaseException as error:
+                logger.error("loop.interrupted %s", told(error))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._threads.shutdown(wait=False)
         self._job_threads.shutdown(wait=False)

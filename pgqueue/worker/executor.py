@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import logging
 import queue
 import threading
 from collections import deque
@@ -12,11 +11,13 @@ from collections.abc import Callable, Iterable
 from django.db import connections
 
 from .. import execution
+from ..foreign import told
 from ..holding import Held
+from ..logs import get_logger
 from ..protocol.settling import Ending
 from .surroundings import begin_cleanly, clean_up
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Work = Held | Callable[[], None]
 
@@ -139,6 +140,7 @@ class Executor:
         that was thrown into this thread from outside, or memory that ran out while it dealt with another.
         """
         ending: Ending | None = None
+        interruption: str | None = None
         try:
             try:
                 if isinstance(work, Held):
@@ -148,9 +150,11 @@ class Executor:
             finally:
                 clean_up()
         except BaseException as error:
-            logger.exception("thread.interrupted")
+            interruption = told(error)
             if isinstance(work, Held) and ending is None:
                 ending = execution.interrupted(work, error)
         if ending is not None and isinstance(work, Held):
             work.end()
             self._on_ending(ending)
+        if interruption is not None:
+            logger.error("thread.interrupted %s", interruption)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import registry, signalling
+from ..foreign import OF_PROJECT, told
+from ..logs import get_logger
 from ..protocol.claiming import Lease
 from ..protocol.reading import read_job
 from ..protocol.settling import Ending, EndingKind, Written
@@ -16,7 +17,7 @@ from ..states import FINAL, State
 from .executor import Work
 from .tally import Tally
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FIRST_CLAIM = 2
 """Version of a job that was enqueued, then claimed; every other event makes it larger."""
@@ -120,8 +121,8 @@ def _send_safely(one: Finished, alias: str) -> None:
     """One that cannot be told, say because its task is registered no more, keeps no other from being told."""
     try:
         _send(one, alias)
-    except Exception:
-        logger.exception("notice.failed job=%d task=%s", one.lease.id, one.lease.task)
+    except OF_PROJECT as error:
+        logger.error("notice.failed job=%d task=%s %s", one.lease.id, one.lease.task, told(error))
 
 
 def _send(one: Finished, alias: str) -> None:

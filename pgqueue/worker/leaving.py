@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import time
@@ -11,13 +10,15 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from .. import execution
+from ..foreign import told
+from ..logs import get_logger
 from ..protocol.connecting import connect
 from ..protocol.settling import settle
 from .exits import Exit
 from .shutdown import set_deadline
 from .watch import Run
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def leave(stuck: Sequence[Run], *, alias: str, worker_id: int) -> NoReturn:
@@ -35,7 +36,7 @@ def leave(stuck: Sequence[Run], *, alias: str, worker_id: int) -> NoReturn:
             with contextlib.suppress(Exception):
                 stream.flush()
         settle(connect(alias, role="worker"), worker_id=worker_id, endings=endings)
-    except Exception:
-        logger.exception("worker.unsettled worker=%d", worker_id)
+    except Exception as error:
+        logger.error("worker.unsettled worker=%d %s", worker_id, told(error))
     finally:
         os._exit(Exit.STUCK)

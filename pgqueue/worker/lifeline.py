@@ -7,14 +7,15 @@ has been orphaned gets none.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 
-logger = logging.getLogger(__name__)
+from ..logs import get_logger
+
+logger = get_logger(__name__)
 
 STOP = b"?"
 """Supervisor to process: drain, and answer. Repeated, to see whether the process still runs Python code."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import threading
 import time
@@ -12,10 +11,11 @@ from collections.abc import Callable
 import psycopg
 
 from ..backoff import delay_seconds
+from ..logs import get_logger
 from ..protocol.connecting import connect
 from ..protocol.listening import BULK, QUEUES, Subscription, notify
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 HEARING_SECONDS = 5.0
 """How long our own notification may take before the connection counts as deaf."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..backoff import delay_seconds
+from ..foreign import told
 from ..holding import boot_seconds
+from ..logs import get_logger
 from ..protocol.settling import Ending, Settled
-from ..server_errors import DATABASE_ERRORS, facts_of
+from ..server_errors import DATABASE_ERRORS
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RECONNECT_CAP_SECONDS = 10.0
 LATE_SECONDS = 600.0
@@ -62,7 +63,7 @@ class Outage:
         """Note that a turn failed, and return how long to wait before the next."""
         self.failures += 1
         if self.failures & (self.failures - 1) == 0:  # The 1st, 2nd, 4th, 8th and so on.
-            logger.warning("database.failed failures=%d %s", self.failures, facts_of(error))
+            logger.warning("database.failed failures=%d %s", self.failures, told(error))
         now = self._clock()
         self._first_at = now if self._first_at is None else self._first_at
         if _is_answer(error):
@@ -99,7 +100,7 @@ class Outage:
         try:
             return self._settle_elsewhere(endings)
         except DATABASE_ERRORS as error:
-            logger.warning("endings.kept count=%d %s", len(endings), facts_of(error))
+            logger.warning("endings.kept count=%d %s", len(endings), told(error))
             return Settled(busy=list(endings))
 
     def _is_past(self, since: float) -> bool:

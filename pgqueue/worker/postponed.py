@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..backoff import delay_seconds
+from ..foreign import told
+from ..logs import get_logger
 from ..protocol.settling import Ending
-from ..server_errors import facts_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_BASE_SECONDS = 0.5
 RETRY_CAP_SECONDS = 10.0
@@ -44,7 +44,7 @@ class Postponed:
             before = self._refused.get(ending.id)
             refusals = 1 if before is None or before.ending.fence != ending.fence else before.refusals + 1
             if _is_told(refusals):
-                facts = (ending.id, ending.fence, ending.kind, refusals, facts_of(error))
+                facts = (ending.id, ending.fence, ending.kind, refusals, told(error))
                 logger.error("settle.unwritable job=%d fence=%d kind=%s refusals=%d %s", *facts)
             wait = delay_seconds(refusals, base_seconds=RETRY_BASE_SECONDS, cap_seconds=RETRY_CAP_SECONDS)
             self._refused[ending.id] = _Refused(ending, refusals, self._clock() + wait)

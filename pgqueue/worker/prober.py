@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from functools import partial
 
+from ..logs import get_logger
 from ..probing import ask_next
 from ..protocol.lending import lender
 from ..protocol.probing import next_question_seconds
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LONGEST_PAUSE_SECONDS = 6.0
 """Longest time between two looks whether a question is due. They read an index of unknown jobs alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from .. import conf, registry
 from ..heartbeat import Heartbeat
 from ..holding import Holdings
 from ..keeping import keeper
+from ..logs import get_logger
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
 from ..protocol.lending import lender
@@ -39,7 +39,7 @@ from .tally import Tally
 from .upkeep import Upkeep
 from .watch import Watch
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Limits = Mapping[str, Mapping[str, Any]]
 KEEPING_SECONDS = 5.0

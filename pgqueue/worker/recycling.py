@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import resource
 import sys
@@ -14,10 +13,11 @@ from pathlib import Path
 from django.utils import autoreload
 
 from .. import registry
+from ..logs import get_logger
 from .exits import Exit
 from .inbox import Inbox, Signal
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CHECK_SECONDS = 1.0
 """How often memory is read: that costs a few microseconds."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import logging
 import multiprocessing
 import os
 import sys
@@ -20,7 +19,9 @@ from typing import NoReturn
 
 from django.core.management import CommandError
 
-logger = logging.getLogger(__name__)
+from ..logs import get_logger
+
+logger = get_logger(__name__)
 
 GRACE_SECONDS = 5.0
 """Time for exit hooks, and for threads that are no daemons to end."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
 
+from ..logs import get_logger
 from .exits import Exit
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 STALLED_SECONDS = 10.0
 """Length of a turn that is worth a log line; the next line comes when it has taken twice as long."""

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from django.db import connections
 
 from ..backoff import delay_seconds
+from ..logs import get_logger
 from .exits import Exit
 from .lifeline import ASK_SECONDS, SupervisorEnd, WorkerEnd, open_line
 from .signals import HANDLED
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RECYCLED = (Exit.DONE, Exit.MEMORY, Exit.STUCK)
 """Ends that a worker chose: its successor need not wait, whatever ended it."""

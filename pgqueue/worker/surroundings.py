@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +11,12 @@ from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from ..foreign import told
+from ..logs import get_logger
 from ..protocol.cleaning import give_back, note_use
 from ..protocol.wrappers import some_keep_state
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class _Traces(threading.local):
@@ -50,8 +51,12 @@ def clean_surroundings() -> Iterator[None]:
 
 def begin_cleanly() -> None:
     """Close connections that have become old or unusable while this thread slept."""
-    if _traces.connected:
+    if not _traces.connected:
+        return
+    try:
         close_old_connections()
+    except Exception as error:  # Without this thread, what is submitted would wait for ever.
+        logger.error("connection.unclean %s", told(error))
 
 
 def clean_up() -> None:
@@ -76,5 +81,5 @@ def _give_back_safely(connection: BaseDatabaseWrapper) -> None:
     """A connection that cannot even be closed must not cost the job its ending."""
     try:
         give_back(connection)
-    except Exception:
-        logger.exception("connection.unclean alias=%s", connection.alias)
+    except Exception as error:
+        logger.error("connection.unclean alias=%s %s", connection.alias, told(error))

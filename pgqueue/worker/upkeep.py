@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -15,12 +14,13 @@ from typing import Any
 
 import psycopg
 
+from ..logs import get_logger
 from ..protocol.connecting import connect
 from ..protocol.tallying import RETENTION_SECONDS
 from ..protocol.upkeep import BATCH, declare_limits, name_queue, prune_old
 from .tally import Tally
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ROUND_SECONDS = 20.0
 """Time between two rounds. One with nothing to do asks the server nothing, and makes no connection."""

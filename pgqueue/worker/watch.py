@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import sys
 import threading
 import time
@@ -17,10 +16,12 @@ from typing import Any
 
 from ..exceptions import JobTimeoutError
 from ..execution import Prepared
+from ..foreign import told
 from ..holding import Held
+from ..logs import get_logger
 from .copies import call_here
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TICK_SECONDS = 0.1
 """How late a limit or a request may be noticed. Nothing ticks while nothing is watched."""
@@ -152,8 +153,8 @@ class Watch(threading.Thread):
             while self._runs and not self._stopped.wait(TICK_SECONDS):
                 try:
                     self._tick()
-                except Exception:
-                    logger.exception("watch.failed")
+                except Exception as error:
+                    logger.error("watch.failed %s", told(error))
 
     def _tick(self) -> None:
         for look in self._at_each_tick:

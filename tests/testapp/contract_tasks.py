@@ -441,3 +441,79 @@ at_gate: list[bool] = []
 def wait_for_gate() -> None:
     at_gate.append(True)
     gate.wait(30)
+
+
+class ApiError(Exception):
+    """What many clients raise: attributes are the response's. Without one, each attribute is a RecursionError."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.response, name)
+
+
+class ExitingError(TypeError):
+    """Every attribute that is asked for exits the program."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise SystemExit(name)
+
+
+class HiddenError(TypeError):
+    """It lies about its class, and what it says of itself raises."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+    @property
+    def sqlstate(self) -> Any:
+        raise RuntimeError("no sqlstate")
+
+    @property
+    def retry_after(self) -> Any:
+        raise SystemExit("no retry_after")
+
+    @property
+    def __cause__(self) -> Any:
+        raise RuntimeError("no cause")
+
+
+class _Unhashable(type):
+    def __hash__(cls) -> int:
+        raise RuntimeError("no hash")
+
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("no eq")
+
+
+class UnhashableError(TypeError, metaclass=_Unhashable):
+    """Its class cannot be looked up in a table."""
+
+
+FOREIGN: dict[str, type[BaseException]] = {
+    "api": ApiError,
+    "exiting": ExitingError,
+    "hidden": HiddenError,
+    "unhashable": UnhashableError,
+}
+
+
+@task(max_attempts=2)
+def fail_as_a_client(kind: str) -> None:
+    raise FOREIGN[kind]("the card was declined")
+
+
+@task(max_attempts=2)
+async def fail_later_as_a_client(kind: str) -> None:
+    await asyncio.sleep(0)
+    raise FOREIGN[kind]("the card was declined")
+
+
+@task(max_attempts=2, recovery="transactional")
+def fail_in_a_transaction_as_a_client(kind: str) -> None:
+    Queue.objects.update(name="renamed")
+    raise FOREIGN[kind]("the card was declined")
+
+
+@task(max_attempts=2)
+def fail_as_a_group(kind: str) -> None:
+    raise ExceptionGroup("both", [FOREIGN[kind]("the card was declined"), FOREIGN[kind]("again")])

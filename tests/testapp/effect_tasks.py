@@ -41,6 +41,11 @@ def undeclared(context: Any, name: str = "run") -> Any:
     return script[name](context)
 
 
+@task(takes_context=True, max_attempts=3, backoff_seconds=0.001)
+async def undeclared_later(context: Any, name: str = "run") -> Any:
+    return await script[name](context)
+
+
 @task(recovery="probe", takes_context=True, max_attempts=3, backoff_seconds=0.001)
 def probed(context: Any, name: str = "run") -> Any:
     return script[name](context)
