@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -22,17 +23,19 @@ TOLD_AGAIN_SECONDS = 60.0
 """How long a session that blocks a takeover is not logged again."""
 
 
-def take_over_expired(connection: psycopg.Connection[Any], mine: Mine = NOBODYS) -> list[Taken]:
+def take_over_expired(
+    connection: psycopg.Connection[Any], mine: Mine = NOBODYS, *, ids: Sequence[int] | None = None
+) -> list[Taken]:
     """Take over a bounded batch of jobs whose lease has run out; one bad row never blocks the others.
 
-    A worker leaves out what it still runs itself.
+    A worker leaves out what it still runs itself. Without `ids`, finding any job reads all running ones.
     """
     try:
-        taken = take_over(connection, None, verdict, mine=mine)
+        taken = take_over(connection, ids, verdict, mine=mine)
     except psycopg.Error as error:
         if connection.closed or is_everybodys(error):
             raise
-        taken = _one_by_one(connection, mine)
+        taken = _one_by_one(connection, mine, list_expired(connection) if ids is None else ids)
     for one in taken:
         logger.warning(
             "takeover job=%d task=%s fence=%d worker=%d losses=%d state=%s",
@@ -104,9 +107,9 @@ def _delay(losses: int, settings: conf.Settings) -> float:
     return delay_seconds(losses, base_seconds=settings.backoff_base_seconds, cap_seconds=settings.backoff_cap_seconds)
 
 
-def _one_by_one(connection: psycopg.Connection[Any], mine: Mine) -> list[Taken]:
+def _one_by_one(connection: psycopg.Connection[Any], mine: Mine, ids: Sequence[int]) -> list[Taken]:
     taken: list[Taken] = []
-    for id in list_expired(connection):
+    for id in ids:
         try:
             taken.extend(take_over(connection, [id], verdict, mine=mine))
         except psycopg.Error as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pgqueue.protocol.claiming import Horizon, Lease
+from pgqueue.protocol.claiming import Lease
+from pgqueue.protocol.looking import Horizon
 from pgqueue.protocol.marks import REST_AT_MOST_SECONDS, REST_RATIO
 from pgqueue.protocol.settling import Ending, EndingKind
 from pgqueue.states import Lane

@@ -13,8 +13,8 @@ import psycopg
 from .. import conf
 from ..sql import load
 from ..states import Lane
-from .connecting import one_trip, quick_cursor, transaction
-from .marks import Group, Marks, as_param, as_params
+from .connecting import quick_cursor, transaction
+from .marks import Marks, as_param, as_params
 
 PICK_ROUNDS = 5
 """Most rounds of one guarded claim: each passes over the keys that the one before was refused."""
@@ -123,17 +123,6 @@ class Turn:
         self.places.update(places)
         while len(self.places) > MOST_PLACES:
             del self.places[next(iter(self.places))]
-
-
-@dataclass(frozen=True, slots=True)
-class Horizon:
-    """What there is to do: lanes with a due row, seconds to the next future row and expiry, queues and plain groups."""
-
-    due_lanes: frozenset[int]
-    next_due_seconds: float | None
-    next_expiry_seconds: float | None
-    queues: frozenset[str]
-    groups: frozenset[Group] = frozenset()
 
 
 def claim(
@@ -293,16 +282,6 @@ def _take(cursor: psycopg.Cursor[Lease], params: dict[str, Any], heads: Sequence
     locked = sorted({limit for head in heads for limit in head.limits})
     params = {**params, "ids": [head.id for head in held], "locked": locked}
     return cursor.execute(load("claim_picked"), params).fetchall()
-
-
-def look(connection: psycopg.Connection[Any], claimant: Claimant) -> Horizon:
-    """Look what there is to do, without taking anything."""
-    # Guarded for its plan: estimated by statistics of another day, it would be compiled for longer than it runs.
-    with one_trip(connection, timeout_seconds=conf.current().claim_timeout_seconds, is_single=True):
-        looked = connection.execute(load("look"), claimant.params())
-    row = looked.fetchone()
-    assert row is not None
-    return Horizon(frozenset(row[0]), row[1], row[2], frozenset(row[3]), frozenset(zip(*row[4:], strict=True)))
 
 
 def find_unheard(

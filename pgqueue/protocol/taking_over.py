@@ -87,7 +87,7 @@ def take_over(
     """
     wanted = {
         "limit": limit,
-        "ids": None if ids is None else list(ids),
+        "ids": list_expired(connection) if ids is None else list(ids),
         "worker_id": mine.worker_id,
         "kept": list(mine.ids),
     }

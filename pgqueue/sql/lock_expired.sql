@@ -3,15 +3,17 @@
 -- caller, as `worker_id`, runs itself. The caller's own late ending is accepted unless another worker takes the job
 -- over. Locked rows are passed over, and the order is by chance, so that rows nobody can write do not stand before
 -- the others for ever.
+-- COALESCE hides the state from partial indexes: with statistics from before the rows ran, the one of all running rows
+-- looks as cheap as the primary key.
 -- Returns: the columns that the decision table looks at, as locked.
 SELECT
     job.id, job.fence, job.queue, job.task, job.recovery, job.stage, job.unknown_effects,
     job.stop_requested_at IS NOT NULL AS stop_requested, job.attempts, job.max_attempts, job.lease_losses,
     job.worker_id, COALESCE(job.replay_until > statement_timestamp(), false) AS replay_safe
 FROM pgqueue_job AS job
-WHERE job.state = 'running'
+WHERE job.id = ANY (%(ids)s::bigint[])
+    AND coalesce(job.state = 'running', FALSE)
     AND job.lease_until <= statement_timestamp()
-    AND (%(ids)s::bigint[] IS NULL OR job.id = ANY (%(ids)s::bigint[]))
     AND NOT (job.worker_id = %(worker_id)s::bigint AND job.id = ANY (%(kept)s::bigint[]))
 ORDER BY random()
 LIMIT %(limit)s::int

@@ -1,7 +1,8 @@
 -- Look what there is to do and until when to sleep. One statement, no locks: an idle worker sends nothing else.
 -- Returns: lanes with a due row in a served queue (3 for a plain one whose queue or task is bound); seconds to the
 -- next future row, or to the next token of a rate that has none left; seconds to the next expiry of a lease
--- (negative: expired), null where there is none; names of all queues with waiting jobs; queue, priority and task of
+-- (negative: expired), null where there is none, ids of some that have expired, and the worker from which the next look
+-- is to go on: so many running rows are looked at, in the order of their workers, and round again; names of all queues with waiting jobs; queue, priority and task of
 -- each group in the plain lane, which claims may mark.
 -- The first of an order and not min(): of few rows, as old statistics have it, min() reads all.
 WITH RECURSIVE groups (lane, queue, priority, task, first_at) AS (
@@ -92,6 +93,33 @@ seen (lane, first_at, next_at) AS MATERIALIZED (
                 AND job.queue = served.queue AND job.run_at > statement_timestamp()
         )
     FROM served
+),
+watched (lap, worker_id, id, lease_until) AS MATERIALIZED (
+    SELECT each.lap, each.worker_id, each.id, each.lease_until
+    FROM (
+        (
+            SELECT 1 AS lap, job.worker_id, job.id, job.lease_until
+            FROM pgqueue_job AS job
+            WHERE job.state = 'running' AND job.worker_id >= %(from_worker)s::bigint
+            ORDER BY job.worker_id
+            LIMIT %(watched)s::int
+        )
+        UNION ALL
+        (
+            SELECT 2 AS lap, job.worker_id, job.id, job.lease_until
+            FROM pgqueue_job AS job
+            WHERE job.state = 'running' AND job.worker_id < %(from_worker)s::bigint
+            ORDER BY job.worker_id
+            LIMIT %(watched)s::int
+        )
+    ) AS each
+    LIMIT %(watched)s::int
+),
+lapped (looked_at, last_worker) AS MATERIALIZED (
+    SELECT
+        count(*),
+        COALESCE(max(watched.worker_id) FILTER (WHERE watched.lap = 2), max(watched.worker_id))
+    FROM watched
 )
 SELECT
     ARRAY(SELECT DISTINCT seen.lane FROM seen WHERE seen.first_at <= statement_timestamp()) AS due_lanes,
@@ -108,10 +136,24 @@ SELECT
         )
     ) AS next_due_seconds,
     (
-        SELECT extract(epoch FROM min(job.lease_until) - statement_timestamp())::float8
-        FROM pgqueue_job AS job
-        WHERE job.state = 'running'
+        SELECT extract(epoch FROM min(watched.lease_until) - statement_timestamp())::float8 FROM watched
     ) AS next_expiry_seconds,
+    ARRAY(
+        SELECT watched.id
+        FROM watched
+        WHERE watched.lease_until <= statement_timestamp()
+        ORDER BY random()
+        LIMIT %(most_expired)s::int
+    ) AS expired_ids,
+    (
+        SELECT CASE
+            WHEN lapped.looked_at < %(watched)s::int THEN %(from_worker)s::bigint
+            -- All were of one worker: what it has beyond is looked at when these have ended.
+            WHEN lapped.last_worker = %(from_worker)s::bigint THEN lapped.last_worker + 1
+            ELSE lapped.last_worker
+        END
+        FROM lapped
+    ) AS next_worker,
     ARRAY(SELECT DISTINCT found.queue FROM found WHERE found.queue IS NOT NULL) AS queues,
     ARRAY(SELECT groups.queue FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_queues,
     ARRAY(SELECT groups.priority FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_priorities,

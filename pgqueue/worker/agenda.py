@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..protocol.claiming import MOMENT_SECONDS, Horizon, Lease
+from ..protocol.claiming import MOMENT_SECONDS, Lease
+from ..protocol.looking import Horizon
 from ..protocol.marks import rest_seconds
 from ..protocol.settling import Ending, EndingKind
 from ..states import Lane

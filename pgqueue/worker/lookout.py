@@ -12,8 +12,9 @@ import psycopg
 
 from .. import conf
 from ..holding import boot_seconds
-from ..protocol.claiming import Claimant, Turn, look
+from ..protocol.claiming import Claimant, Turn
 from ..protocol.listening import wake
+from ..protocol.looking import look
 from ..protocol.taking_over import Mine, Taken
 from ..states import Lane
 from ..takeover import Blockers, take_over_expired
@@ -55,6 +56,7 @@ class Lookout:
         self._doubt_until = 0.0
         self._blockers = Blockers()
         self._named: set[str] = set()
+        self._from_worker = claimant.worker_id
 
     def poll_seconds(self) -> float:
         """Return the longest sleep, by chance shorter, so that workers do not poll in step."""
@@ -73,16 +75,18 @@ class Lookout:
         if time.monotonic() < self._doubt_until:
             self._find_unheard(connection)
         asked_at = boot_seconds()
-        horizon = look(connection, self._claimant)
+        horizon = look(connection, self._claimant, from_worker=self._from_worker)
         took = boot_seconds() - asked_at
         taken: list[Taken] = []
-        if horizon.next_expiry_seconds is not None and horizon.next_expiry_seconds <= 0:
-            taken = take_over_expired(connection, Mine(self._claimant.worker_id, self._kept()))
+        if horizon.expired_ids:
+            mine = Mine(self._claimant.worker_id, self._kept())
+            taken = take_over_expired(connection, mine, ids=horizon.expired_ids)
             if not taken:
                 self._blockers.deal(connection)
                 horizon = replace(horizon, next_expiry_seconds=EXPIRED_AGAIN_SECONDS)
         self._agenda.see(horizon, poll_seconds=self.poll_seconds(), took_seconds=took)
         self._tell(connection, taken)
+        self._from_worker = horizon.next_worker
         for turn in self._turns.values():
             turn.marks.know(horizon.groups)
         if new := horizon.queues - self._named:

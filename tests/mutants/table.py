@@ -388,7 +388,7 @@ TAKEOVER = [
     Mutant(
         "lock_expired",
         "still running",
-        cut("WHERE job.state = 'running' AND job.lease_until <= statement_timestamp() AND", "WHERE"),
+        cut("AND coalesce(job.state = 'running', FALSE) AND job.lease_until <= statement_timestamp()"),
         s.not_locked_for_a_takeover(succeeded=True),
     ),
     Mutant(

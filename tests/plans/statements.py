@@ -6,6 +6,7 @@ from tests.plans.filling import BATCH, TASK, WORKER, explain, undone
 from tests.statements.doing import NEW_ROUND
 
 CLAIMANT = Claimant(worker_id=WORKER, tasks=(TASK,), lease_seconds=60.0).params()
+LOOKING = {**CLAIMANT, "from_worker": WORKER, "watched": 1_000, "most_expired": BATCH}
 WHOLE = {"from_lowest": False, **as_params({})}
 MARKED = as_params({("q1", 0, TASK): (0.0, 0), ("q2", 5, TASK): (0.0, 0)})
 FAILED = ("failure_classes", "error_classes", "messages", "tracebacks")
@@ -62,11 +63,10 @@ def statements(connection):
         "retry": ({**failed, "delay_seconds": [1.0] * count}, True),
         "bury": (failed, True),
         "release": (held, True),
-        "lock_expired": ({"ids": None, "limit": BATCH, **mine}, True),
-        "lock_expired by id": ({"ids": lost_ids, "limit": BATCH, **mine}, True),
+        "lock_expired": ({"ids": lost_ids, "limit": BATCH, **mine}, True),
         "take_over": (verdicts, True),
         "find_blockers": ({"expired_seconds": 0.0, "ends": True, "limit": BATCH}, True),
-        "look": (CLAIMANT, True),
+        "look": (LOOKING, True),
         "list_expired": ({"limit": BATCH}, False),
         "list_queues": ({"cap": 10_001, "most": 200}, False),
         "find_held": (held, False),

@@ -59,7 +59,7 @@ STATEMENTS = {
     "pick_bound": {**NEW_ROUND, "limit": LIMIT, "lane": 0},
     "pick_bound of lane 2": {**NEW_ROUND, "limit": LIMIT, "lane": 2},
     "claim_picked": {"locked": []},
-    "look": {},
+    "look": {"from_worker": 0, "watched": 1_000, "most_expired": LIMIT},
 }
 
 

@@ -15,9 +15,10 @@ import pytest
 from django.db import transaction as django_transaction
 
 from pgqueue.models import Job
-from pgqueue.protocol.claiming import Lease, claim, look
+from pgqueue.protocol.claiming import Lease, claim
 from pgqueue.protocol.connecting import transaction
 from pgqueue.protocol.leasing import renew
+from pgqueue.protocol.looking import look
 from pgqueue.protocol.settling import Ending, EndingKind, settle
 from pgqueue.sql import load
 from pgqueue.states import Lane, State

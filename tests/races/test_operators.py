@@ -15,7 +15,8 @@ from django.db.transaction import TransactionManagementError
 from pgqueue.models import Job, OperatorAction, Queue
 from pgqueue.operations import Action, act
 from pgqueue.protocol import operating
-from pgqueue.protocol.claiming import claim, look
+from pgqueue.protocol.claiming import claim
+from pgqueue.protocol.looking import look
 from pgqueue.protocol.settling import Ending, EndingKind, settle
 from pgqueue.refusals import IdempotencyKeyReusedError
 from pgqueue.states import Lane, Outcome, State

@@ -3,7 +3,8 @@
 import pytest
 
 from pgqueue.models import Job, Limit
-from pgqueue.protocol.claiming import Turn, look
+from pgqueue.protocol.claiming import Turn
+from pgqueue.protocol.looking import look
 from pgqueue.protocol.upkeep import declare_limits
 from pgqueue.sql import load
 from pgqueue.states import Lane, State

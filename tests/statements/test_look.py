@@ -2,7 +2,8 @@
 
 import pytest
 
-from pgqueue.protocol.claiming import look
+from pgqueue.protocol import looking
+from pgqueue.protocol.looking import look
 from tests.factories import JobFactory, QueueFactory, from_now
 from tests.statements.doing import claimant
 
@@ -79,3 +80,35 @@ def test_looking_changes_nothing_and_locks_nothing(session):
     ).fetchall()
     assert job.id
     assert ("RowShareLock",) not in modes
+
+
+def test_leases_are_looked_at_from_a_worker_on_and_round_again(session, monkeypatch):
+    """One expired lease is found by some look, however many others run."""
+    monkeypatch.setattr(looking, "WATCHED", 4)
+    for worker_id in (1, 1, 1, 2, 2, 3, 3, 4, 5, 5):
+        JobFactory(running=True, worker_id=worker_id)
+    lost = JobFactory(expired=True, worker_id=4)
+    from_worker, seen = 3, []
+    for _ in range(6):
+        horizon = look(session, claimant(), from_worker=from_worker)
+        seen.append((from_worker, bool(horizon.expired_ids)))
+        from_worker = horizon.next_worker
+    assert {from_worker for from_worker, _ in seen} == {3, 4, 5, 1, 2}
+    assert [from_worker for from_worker, has in seen if has] == [3, 4, 3]
+    assert look(session, claimant(), from_worker=4).expired_ids == (lost.id,)
+
+
+def test_a_look_goes_on_behind_a_worker_with_more_leases_than_it_reads(session, monkeypatch):
+    monkeypatch.setattr(looking, "WATCHED", 2)
+    for worker_id in (1, 1, 1, 2):
+        JobFactory(running=True, worker_id=worker_id)
+    assert look(session, claimant(), from_worker=1).next_worker == 2
+    assert look(session, claimant(), from_worker=2).next_worker == 1
+
+
+def test_a_look_that_reads_all_leases_stays_where_it_is(session):
+    JobFactory(running=True, worker_id=7)
+    JobFactory(expired=True, worker_id=3)
+    horizon = look(session, claimant(), from_worker=5)
+    assert horizon.next_worker == 5
+    assert horizon.next_expiry_seconds < 0
