@@ -27,7 +27,7 @@ from .compat import (
     task_backends,
 )
 from .enqueueing import Call, enqueue, refuse_unready
-from .exceptions import JobPurgedError, UnknownTaskError
+from .exceptions import JobPurgedError
 from .probes import ProbeContext, ProbedEffect
 from .protocol.connecting import job_alias
 from .protocol.inserting import Spent
@@ -194,7 +194,11 @@ class PGQueueBackend(BaseTaskBackend):
             return enqueued(task, spent.id, spent.created_at, args, kwargs)
 
     def get_result(self, result_id: str) -> TaskResult:
-        """Return a job as a TaskResult. Raise `TaskResultDoesNotExist` for a missing or bad id, and a purged job."""
+        """Return a job as a TaskResult.
+
+        Raise `TaskResultDoesNotExist` for a missing or bad id, and a purged job. Raise `UnknownTaskError` for a job
+        that exists and whose task this process does not know.
+        """
         id = _job_id(result_id)
         found = None if id is None else read_job(job_alias(), id)
         if found is None:
@@ -203,10 +207,7 @@ class PGQueueBackend(BaseTaskBackend):
         if job.is_purged:
             purged = JobPurgedError(job.id)
             raise TaskResultDoesNotExist(str(purged)) from purged
-        try:
-            return stored(registry.find_or_discover(job.task), job, attempts)
-        except UnknownTaskError as error:
-            raise TaskResultDoesNotExist(result_id) from error
+        return stored(registry.find_or_discover(job.task), job, attempts)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Check that the app is installed where `TASKS` names its backend; the app's own checks see to the rest."""

@@ -27,6 +27,10 @@ class JobContext(TaskContext):
         object.__setattr__(self, "_held", held)
         object.__setattr__(self, "_effects", Effects(held, operation_key=self.operation_key))
 
+    def __repr__(self) -> str:
+        """Leave the arguments out: error trackers show the variables of a task."""
+        return f"<JobContext job={self.job_id} attempt={self.attempt} fence={self.fence}>"
+
     @property
     def job_id(self) -> int:
         """Id of the job."""

@@ -233,7 +233,10 @@ class JobLostError(PGQueueError):
 
 
 class AttemptFailedError(PGQueueError):
-    """Stands for a task's exception where that one is over: `traceback` is its text, redacted and bounded."""
+    """Stands for a task's exception that is over or must not be shown, in a class of the same name.
+
+    `traceback` is its text, redacted and bounded.
+    """
 
     def __init__(self, class_path: str, traceback: str) -> None:
         super().__init__(class_path, traceback)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from .protocol.completing import commit_alone
 from .protocol.connecting import job_alias
 from .protocol.lending import lender
 from .protocol.settling import Ending, EndingKind, Failure
+from .reporting import reportable
 from .results import started
 from .states import Recovery, Settle
 from .transactional import call_and_complete
@@ -200,7 +200,10 @@ def _failed(held: Held, error: BaseException, run_seconds: float) -> Ending:
     ending = Ending(EndingKind.BURY, lease.id, lease.fence, run_seconds, failure=failure)
     if is_retryable(failure_class):
         ending = ending._replace(kind=EndingKind.RETRY, delay_seconds=_delay(error, task, held))
-    _log(lease, ending)
+    is_last = ending.kind is EndingKind.BURY or lease.attempts + 1 >= lease.max_attempts
+    if is_last and not held.stop_requested:
+        ending = ending._replace(error=reportable(error, failure.description))
+    _log(held, failure, is_last=is_last)
     return ending
 
 
@@ -213,19 +216,17 @@ def _delay(error: BaseException, task: Task[..., Any] | None, held: Held) -> flo
     return delay_seconds(held.lease.attempts + 1, base_seconds=base, cap_seconds=settings.backoff_cap_seconds)
 
 
-def _log(lease: Lease, ending: Ending) -> None:
-    """Log the failure without its message: that may hold what the task was given."""
-    failure = ending.failure
-    assert failure is not None
-    is_over = ending.kind is EndingKind.BURY or lease.attempts + 1 >= lease.max_attempts
-    level = logging.ERROR if is_over else logging.WARNING
-    logger.log(
-        level,
-        "job.failed job=%d task=%s attempt=%d/%d class=%s error=%s",
-        lease.id,
-        lease.task,
-        lease.attempts + 1,
-        lease.max_attempts,
-        failure.failure_class,
-        failure.description.class_path,
-    )
+def _log(held: Held, failure: Failure, *, is_last: bool) -> None:
+    """Log the failure without its message: that may hold what the task was given.
+
+    It is no error here: a retry may help, what was asked to stop has stopped, and of a dead job Django's logger has
+    the exception. A second line at that level would be a second event for an error tracker.
+    """
+    lease = held.lease
+    facts = (lease.id, lease.task, lease.attempts + 1, lease.max_attempts, failure.failure_class)
+    class_path = failure.description.class_path
+    if held.stop_requested:
+        logger.info("job.stopped job=%d task=%s attempt=%d/%d class=%s error=%s", *facts, class_path)
+        return
+    last = "yes" if is_last else "no"
+    logger.warning("job.failed job=%d task=%s attempt=%d/%d class=%s error=%s last=%s", *facts, class_path, last)

@@ -188,8 +188,8 @@ def describe(exc: BaseException, *, max_message: int = 1_000, max_traceback: int
     lines = _cut_middle(_formatted(exc), max_traceback + 2 * SLACK)
     return Description(
         class_path=f"{base.__module__}.{base.__qualname__}",
-        message=_cut_end(redact(_storable(message)), max_message),
-        traceback=_cut_middle(redact(_storable(lines)), max_traceback),
+        message=_cut_end(redact(storable(message)), max_message),
+        traceback=_cut_middle(redact(storable(lines)), max_traceback),
     )
 
 
@@ -273,7 +273,8 @@ def _without_password(match: re.Match[str]) -> str:
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(9), 11, 12, *range(14, 32), 127)}
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """Escape control characters and lone surrogates."""
     return text.translate(_ESCAPES).encode(errors="backslashreplace").decode()
 
 

@@ -140,7 +140,7 @@ def act_on_locked(alias: str, requests: Sequence[Request]) -> list[Action]:
 def tell(alias: str, request: Request, action: Action) -> None:
     """Tell receivers of `task_finished` of a job that a committed action has ended."""
     if request.verb.kind == "job" and action.state_after in FINAL and action.state_after != action.state_found:
-        signalling.tell_end(alias, job_id=int(request.target_id), task=action.facts["task"])
+        signalling.tell_end(alias, job_id=int(request.target_id), task=action.facts["task"], is_decided=True)
 
 
 def is_busy(error: OperationalError) -> bool:

@@ -257,7 +257,10 @@ def _ask_to_stop(id: int | str) -> None:
     [async_tasks.forever_async, async_tasks.raise_when_stopped],
     ids=["async task that never looks", "sync task that looks"],
 )
-def test_one_of_five_is_stopped_within_a_heartbeat_and_not_run_again(start: Callable[..., Inbox], task: Any) -> None:
+def test_one_of_five_is_stopped_within_a_heartbeat_and_not_run_again(
+    start: Callable[..., Inbox], task: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="pgqueue")
     stopped = task.enqueue()
     others = enqueue_many(async_tasks.wait_async.bind("job") for _ in range(4))
     start(lease_seconds=6)
@@ -271,6 +274,8 @@ def test_one_of_five_is_stopped_within_a_heartbeat_and_not_run_again(start: Call
     assert {row(id).state for id in others} == {"running"}
     gate.set()
     _until(lambda: _states() == {"succeeded": 4, "cancelled": 1})
+    told = [record for record in caplog.records if f"={stopped.id} " in record.getMessage()]
+    assert [(record.levelname, record.msg.split()[0]) for record in told] == [("INFO", "job.stopped")]
 
 
 # -- a loop that is blocked --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from django.db.models import F
 from django.test import override_settings
 
 from pgqueue import execution, registry
-from pgqueue.compat import TaskResultStatus
+from pgqueue.compat import Task, TaskResultStatus
 from pgqueue.failures import FailureClass
 from pgqueue.holding import Held
 from pgqueue.models import Attempt, Job, JobResult, Queue
@@ -23,6 +23,8 @@ from pgqueue.protocol.settling import Ending, EndingKind
 from tests.inline import row, work, work_through_retries
 from tests.testapp import contract_tasks
 from tests.testapp.contract_tasks import KINDS, SECRET, give_back
+
+DJANGOS_LOGGER = Task.__module__.removesuffix(".base")
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
 
@@ -203,14 +205,17 @@ def test_one_attempt_is_one_start_ever() -> None:
 
 
 @pytest.mark.case("G10")
-def test_only_the_last_failure_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_last_failure_is_logged_as_an_error_and_once(caplog: pytest.LogCaptureFixture) -> None:
     result = contract_tasks.fail_three_times.enqueue()
     work_through_retries()
     assert row(result.id).state == "dead"
-    lines = [record for record in caplog.records if record.name == "pgqueue.execution"]
-    assert [record.levelname for record in lines] == ["WARNING", "WARNING", "ERROR"]
-    assert f"job={result.id} " in lines[-1].getMessage()
-    assert "attempt=3/3 class=system error=builtins.RuntimeError" in lines[-1].getMessage()
+    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    told = [(record.levelname, record.name) for record in lines]
+    assert told == [("WARNING", "pgqueue.execution")] * 3 + [("ERROR", DJANGOS_LOGGER)]
+    assert f"job={result.id} " in lines[2].getMessage()
+    assert "attempt=3/3 class=system error=builtins.RuntimeError last=yes" in lines[2].getMessage()
+    assert lines[3].exc_info is not None
+    assert lines[3].exc_info[0] is RuntimeError
 
 
 @pytest.mark.parametrize("deadly", ["type", "value"])

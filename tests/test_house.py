@@ -48,7 +48,7 @@ def test_no_line_is_logged_by_a_logger_that_raises() -> None:
 
 def test_no_line_holds_a_traceback() -> None:
     """A traceback ends in the exception's message, which may hold arguments. `worker.waiting` is of an import."""
-    traces = re.compile(r"logger\.exception\(|exc_info")
+    traces = re.compile(r"logger\.exception\(|exc_info=")
     assert [path.stem for path in MODULES if traces.search(path.read_text())] == ["recycling"]
 
 

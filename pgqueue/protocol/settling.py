@@ -65,6 +65,7 @@ class Ending(NamedTuple):
     """What was written and committed at once and alone; None where that is left to the dispatcher."""
     settle_seconds: float = 0.0
     """How long its thread, or the one that writes for the event loop, took for that."""
+    error: BaseException | None = None  # For receivers of `task_finished`, where this may be the last attempt.
 
 
 @dataclass(slots=True)

@@ -33,8 +33,12 @@ class Finished:
 
     def is_whole_story(self) -> bool:
         """Say whether nothing befell the job before this claim, and nobody but the task ended it."""
-        is_told = self.written.state is not State.SUCCEEDED or self.ending.kind is EndingKind.COMPLETE
-        return self.lease.version == FIRST_CLAIM and self.written.state is not State.CANCELLED and is_told
+        if self.lease.version != FIRST_CLAIM:
+            return False
+        if self.written.state is State.SUCCEEDED:
+            return self.ending.kind is EndingKind.COMPLETE
+        # A completion that the database refused is dead for another reason than the run tells.
+        return self.written.state is State.DEAD and self.ending.failure is not None
 
 
 class Aftermath:
@@ -88,7 +92,7 @@ def notice_of(
 
     `written` is by job id; an ending that is not there tells nothing.
     """
-    states = {state for state in FINAL if signalling.finish_is_heard(succeeded=state is State.SUCCEEDED)}
+    states = {state for state in FINAL if signalling.finish_is_heard(state)}
     heard = [
         Finished(lease, ending, one)
         for lease, ending in ended
@@ -106,13 +110,14 @@ def notice_of(
 
 def notice_of_losses(taken: Sequence[Taken], *, alias: str) -> Callable[[], None] | None:
     """Return what to run on a thread to send `task_finished` for each job that a takeover ended; None for none."""
-    ended = [one.job for one in taken if one.verdict.target in FINAL]
+    ended = [one for one in taken if one.verdict.target in FINAL]
     if not ended:
         return None
 
     def send() -> None:
-        for job in ended:
-            signalling.tell_end(alias, job_id=job.id, task=job.task)
+        for one in ended:
+            is_decided = one.verdict.target == State.CANCELLED
+            signalling.tell_end(alias, job_id=one.job.id, task=one.job.task, is_decided=is_decided)
 
     return send
 
@@ -129,4 +134,5 @@ def _send(one: Finished, alias: str) -> None:
     task = registry.find(one.lease.task)
     found = None if one.is_whole_story() else read_job(alias, one.lease.id)
     result = finished(task, one.lease, one.ending, one.written) if found is None else stored(task, *found)
-    signalling.send_finished(type(task.get_backend()), result)
+    is_decided = one.written.state is State.CANCELLED
+    signalling.send_finished(type(task.get_backend()), result, error=one.ending.error, is_decided=is_decided)

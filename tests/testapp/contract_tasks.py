@@ -517,3 +517,37 @@ def fail_in_a_transaction_as_a_client(kind: str) -> None:
 @task(max_attempts=2)
 def fail_as_a_group(kind: str) -> None:
     raise ExceptionGroup("both", [FOREIGN[kind]("the card was declined"), FOREIGN[kind]("again")])
+
+
+def _fail_deeper() -> None:
+    raise ZeroDivisionError("on purpose")
+
+
+@task(max_attempts=2, backoff_seconds=0.001)
+def fail_deep(argument: str) -> None:
+    _fail_deeper()
+
+
+@task(max_attempts=2, backoff_seconds=0.001)
+async def fail_deep_later(argument: str) -> None:
+    await asyncio.sleep(0)
+    _fail_deeper()
+
+
+@task(max_attempts=2, backoff_seconds=0.001, recovery="transactional")
+def fail_deep_in_a_transaction(argument: str) -> None:
+    Queue.objects.update(name="renamed")
+    _fail_deeper()
+
+
+@task(max_attempts=1, recovery="idempotent", takes_context=True)
+def fail_deep_in_an_effect(context: Any, argument: str) -> None:
+    context.effect("pay", lambda key: _fail_deeper(), did_not_happen=(ZeroDivisionError,))
+
+
+@task(max_attempts=1)
+def fail_from(argument: str) -> None:
+    try:
+        _fail_deeper()
+    except ZeroDivisionError as error:
+        raise LookupError("no such card") from error
