@@ -17,6 +17,7 @@ from ..protocol.tolerating import FarInstant
 from ..states import WAITING, Stage, State
 from .bulk import BulkVerbs
 from .marks import short_path, state_of
+from .waits import note_waits, reason_of
 from .words import NOTHING, instant, span
 
 LONGEST_ERROR = 80
@@ -24,6 +25,10 @@ LONGEST_ERROR = 80
 
 class JobColumns(BulkVerbs):
     """An admin of jobs with their columns; the list and the page are `JobAdmin`'s."""
+
+    def read_beside(self, rows: list[Any]) -> None:
+        """Read why the due jobs of a page wait."""
+        note_waits(rows)
 
     @admin.display(description=_("job"))
     def number(self, job: Job) -> str:
@@ -76,7 +81,9 @@ class JobColumns(BulkVerbs):
         if isinstance(job.run_at, FarInstant):
             return _("due at %(at)s") % {"at": instant(job.run_at)}
         seconds = _seconds(job, job.run_at)
-        return (_("due in %(span)s") if seconds > 0 else _("due for %(span)s")) % {"span": span(seconds)}
+        told = (_("due in %(span)s") if seconds > 0 else _("due for %(span)s")) % {"span": span(seconds)}
+        reason = reason_of(self, getattr(job, "wait", None))
+        return format_html('{} <span class="pgqueue-module">{}</span>', told, reason) if reason else told
 
     @admin.display(description=_("last error"))
     def error(self, job: Job) -> Any:

@@ -27,6 +27,7 @@ from .late import LateAnswer, late_answers, prefilled
 from .marks import text_of
 from .search import job_id, understand
 from .timeline import timeline
+from .waits import why_it_waits
 from .words import NOTHING, TIMES, effect_words, instant, instant_of, pause_of, stage_words
 
 MOST_EFFECTS = 20
@@ -39,6 +40,11 @@ SNOOZED_UNTIL = instant_of("snoozed_until", _("snoozed until"))
 ERROR_CLASS = text_of("last_error_class", _("class"))
 ERROR_MESSAGE = text_of("last_error", _("message"))
 VERSION, FENCE = text_of("version", _("version")), text_of("fence", _("fence"))
+RELATED = (
+    text_of("parent_id", _("parent job")),
+    text_of("cloned_from_id", _("cloned from")),
+    text_of("schedule_id", _("schedule")),
+)
 SETTLED_BY = text_of("settled_by", _("settled by worker"))
 LEASE_UNTIL = instant_of("lease_until", _("lease until"))
 
@@ -166,13 +172,6 @@ class JobAdmin(JobColumns, ExportedAdmin):
         ]
         succeeded = obj is not None and obj.state == State.SUCCEEDED
         error = _("Error of an earlier attempt") if succeeded else _("Last error")
-        related = [
-            (
-                text_of("parent_id", _("parent job")),
-                text_of("cloned_from_id", _("cloned from")),
-                text_of("schedule_id", _("schedule")),
-            )
-        ]
         return (
             (None, {"fields": [("standing", "tried", VERSION), ("queue_link", "operation")]}),
             (error, {"fields": [ERROR_CLASS, ERROR_MESSAGE]}),
@@ -189,7 +188,7 @@ class JobAdmin(JobColumns, ExportedAdmin):
                 },
             ),
             (_("Arguments and result"), {"fields": private}),
-            (_("Placement"), {"fields": [*placement, *related], "classes": ["collapse"]}),
+            (_("Placement"), {"fields": [*placement, RELATED], "classes": ["collapse"]}),
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
@@ -219,9 +218,11 @@ class JobAdmin(JobColumns, ExportedAdmin):
         entry = "" if event.action_id is None else self.link(OperatorAction, event.action_id, _("audit entry"))
         return {"event": event, "worker": worker, "entry": entry}
 
-    def summary(self, job: Any) -> list[str]:
+    def summary(self, job: Any) -> list[Any]:
         """Return what must be known first: who holds it, what was asked of it, what is not known about it."""
-        told = []
+        told: list[Any] = []
+        if job.state in WAITING:
+            told.append(why_it_waits(self, job))
         if job.lease_until is not None:
             told.append(str(self.lease(job)))
         if job.stop_requested_at is not None and job.state == State.RUNNING:

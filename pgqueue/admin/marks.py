@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 
 from ..states import State
-from .words import SCHEDULED, STATES
+from .words import NOTHING, SCHEDULED, STATES
 
 
 def text_of(field: str, label: Any) -> Any:
@@ -20,6 +20,8 @@ def text_of(field: str, label: Any) -> Any:
     @admin.display(description=label)
     def column(row: Any) -> Any:
         value = getattr(row, field)
+        if value is None:
+            return NOTHING
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     # The admin makes the cell's class of it.

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from .. import conf
 from ..models import ApprovalRequest, BulkAction, Job, OperatorAction, Queue, Reconcile, Worker
 from ..protocol.connecting import job_alias
+from ..protocol.counting import Standing
 from ..protocol.surveying import COUNTED_AT_MOST, Live
 from ..states import State
 from .base import ReadOnlyAdmin
@@ -26,6 +27,7 @@ from .keyset import Order
 from .marks import beside
 from .needs import asked_words, blocker_words, capped, no_worker_words, rows_words, silent_words, unknown_words
 from .survey import RANGES, Survey, bulk_of, collapsed, survey
+from .waits import GROUPS
 from .words import NOTHING, SCHEDULED, STATES, instant, outcome_words, pause_words, span, stamp, verb_words
 
 RANGE_LABELS = {
@@ -85,6 +87,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "crumbs": self.crumbs(),
             "needs": list(self._needs(read)),
             "numbers": list(self._numbers(read)),
+            "standing": [_due(each) for each in read.standing],
             "ranges": [
                 {"word": word, "label": label, "current": word == chosen} for word, label in RANGE_LABELS.items()
             ],
@@ -205,6 +208,12 @@ class OverviewAdmin(ReadOnlyAdmin):
             "ticket": action.ticket,
             "entry": entry,
         }
+
+
+def _due(group: Standing) -> dict[str, Any]:
+    # As many rows are looked at as are counted: beyond, there may be more of each group.
+    jobs = capped(group.jobs, more=group.jobs >= COUNTED_AT_MOST)
+    return {"name": group.name, "jobs": jobs, "words": GROUPS[group.name]}
 
 
 def _step_names(step: int, steps: int, read: Survey) -> list[str]:

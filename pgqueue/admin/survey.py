@@ -13,8 +13,10 @@ from typing import Any
 from ..models import OperatorAction
 from ..protocol import surveying
 from ..protocol.blocking import Blocker, list_blockers
+from ..protocol.counting import Standing
 from ..protocol.surveying import Live, Silent
 from ..protocol.viewing import TooSlowError, bounded, database_now
+from .waits import due_groups
 
 FRESH_SECONDS = 5.0
 LATEST_ACTIONS = 8
@@ -36,6 +38,8 @@ class Survey:
     histograms: list[tuple[int, int, int, int]]
     failures: list[tuple[str, int, int, int, int]]
     actions: list[OperatorAction]
+    standing: list[Standing]
+    """What due jobs wait for."""
     too_slow: frozenset[str]
     """Names of the fields above that were not read."""
     at: datetime
@@ -76,6 +80,7 @@ def _read(alias: str, range: str, deadline: float) -> Survey:
         "histograms": lambda: surveying.histograms(alias, **asked),
         "silent": lambda: surveying.silent(alias),
         "blockers": lambda: list_blockers(alias),
+        "standing": lambda: due_groups(alias),
         "live": lambda: surveying.live(alias),
     }
     for name, read in reads.items():

@@ -226,13 +226,13 @@ def test_a_filter_finds_the_few_behind_the_many(operator: Client) -> None:
 
 @pytest.mark.case("M06")
 @pytest.mark.case("M12")
-def test_a_list_takes_no_lock_and_two_queries(operator: Client) -> None:
+def test_a_list_takes_no_lock_and_three_queries(operator: Client) -> None:
     add_jobs(60)
     with CaptureQueriesContext(connection) as queries:
         operator.get(JOBS)
     ours = [query["sql"] for query in queries if "pgqueue_" in query["sql"]]
-    # The rows, and the names of the queues for the filter.
-    assert len(ours) == 2
+    # The rows, the names of the queues for the filter, and why the due ones wait.
+    assert len(ours) == 3
     assert not [sql for sql in ours if re.search(r"FOR (NO KEY )?(UPDATE|SHARE)", sql)]
 
 

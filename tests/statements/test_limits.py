@@ -112,7 +112,7 @@ def test_a_look_and_the_standings_tell_of_the_token_that_is_there(session, ahead
     LimitFactory(id="tenant:acme", rate_per_second=0.01, burst=5, tokens=-7.0, refilled_at=from_now(ahead))
     JobFactory(tenanted=True)
     assert look(session, claimant()).next_due_seconds is None
-    standings = {row[0] for row in session.execute(load("count_standing"), {"cap": 10})}
+    standings = {row[0] for row in session.execute(load("count_standing"), {"cap": 10, "ids": None})}
     assert "rate_spent" not in standings
     Limit.objects.update(tokens=0.0, refilled_at=from_now(0))
     assert look(session, claimant()).next_due_seconds == pytest.approx(100, abs=10)

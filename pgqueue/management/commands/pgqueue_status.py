@@ -21,10 +21,12 @@ WORDS = {
     "queue_paused": "in a paused queue",
     "jobs_paused": "of a paused tenant, task or resource",
     "task_unknown": "that no live worker can run",
+    "queue_unserved": "of a queue from which no live worker that knows their task takes",
     "key_busy": "behind a running job of their shard key",
     "key_blocked": "behind an unfinished job of their shard key, whose order is strict",
     "limit_reached": "of a queue, tenant, task or resource whose limit is reached",
     "rate_spent": "of a queue, tenant, task or resource whose rate is used up for now",
+    "runs_alone": "due now, after a lost lease: each runs alone",
     "leased": "running",
     "lease_expired": "running, lease expired: a worker was lost",
     "held": "held by an operator",
@@ -59,9 +61,9 @@ class Command(BaseCommand):
             for blocker in list_blockers(alias):
                 self.stdout.write(_blocked(blocker))
         # Without a live worker every waiting job is of an unknown task: that must not silence the alarm.
+        due = dict.fromkeys(("due", "runs_alone", "task_unknown", "queue_unserved"), options["max_due_seconds"])
         limits = {
-            "due": options["max_due_seconds"],
-            "task_unknown": options["max_due_seconds"],
+            **due,
             "lease_expired": options["max_expired_seconds"],
         }
         late = [standing for standing in standings if _is_late(standing, limits.get(standing.name))]
