@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from django.db import transaction
@@ -31,6 +32,8 @@ from .states import KeyOrder, Lane, OnDuplicate, Recovery, UniqueUntil
 
 PORTION = 1_000
 """Most jobs per statement of `enqueue_many`: more gains nothing and holds more memory."""
+MOST_SHAPES = 100
+"""Of arguments that are remembered to fit a function; more have only those that take any name."""
 PORTION_CHARACTERS = 2_000_000
 """Payload from which a statement is full. It is held some five times: as text, as bytes, and by the server."""
 
@@ -99,40 +102,36 @@ def refuse_unready(task: Task[..., Any]) -> None:
 class Shape:
     """What arguments a task's function takes. The function itself is asked, and not what it wraps."""
 
-    task: str
     signature: inspect.Signature | None
     """None where Python cannot tell, as for some functions written in C."""
     leading: tuple[None, ...]
     """Stands for the context, where the task takes one."""
-    least: int
-    most: int
-    """So many positional arguments, and no others by name, always fit."""
-
-    @classmethod
-    def of(cls, task: Task[..., Any]) -> Shape:
-        """Read the signature of a task's function."""
-        leading = (None,) if task.takes_context else ()
-        try:
-            signature = inspect.signature(task.func, follow_wrapped=False)
-        except (TypeError, ValueError):
-            return cls(task.module_path, None, leading, 0, 0)
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        named = [each for each in signature.parameters.values() if each.kind in kinds]
-        needed = [each for each in signature.parameters.values() if each.default is each.empty]
-        fits = all(each.kind in kinds for each in needed)
-        least = len(needed) - len(leading) if fits else len(named) + 1
-        return cls(task.module_path, signature, leading, least, len(named) - len(leading))
+    fitting: set[tuple[Any, ...]]
+    """How many arguments by position, and which names, were found to fit: whether they do depends on nothing else."""
 
     def check(self, call: Call) -> None:
         """Raise `ArgumentsError` for arguments that the function would refuse in the worker."""
-        if self.signature is None or (not call.kwargs and self.least <= len(call.args) <= self.most):
+        given = (len(call.args), *call.kwargs)
+        if given in self.fitting or self.signature is None:
             return
         try:
             self.signature.bind(*self.leading, *call.args, **call.kwargs)
         except TypeError as error:
             options = OPTIONS_OF_USING & set(call.kwargs)
             advice = f"; options of the job go before it: task.using({min(options)}=...)" if options else ""
-            raise ArgumentsError(self.task, f"{error}{advice}") from None
+            raise ArgumentsError(call.task.module_path, f"{error}{advice}") from None
+        if len(self.fitting) < MOST_SHAPES:
+            self.fitting.add(given)
+
+
+@lru_cache(maxsize=1024)
+def _shape_of(function: Callable[..., Any], takes_context: bool) -> Shape:
+    """Return what a function takes; read once, as each `using` makes another task of it."""
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        signature = None
+    return Shape(signature, (None,) if takes_context else (), set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ def _read(task: Task[..., Any]) -> Told:
     global _latest
     told, settings = _latest, conf.current()
     if told is None or told.task is not task or told.settings is not settings:
-        told = _latest = Told(task, settings, _job_of(task), _keys_of(task), Shape.of(task))
+        told = _latest = Told(task, settings, _job_of(task), _keys_of(task), _shape_of(task.func, task.takes_context))
     return told
 
 
