@@ -29,7 +29,7 @@ RANGES = {"1h": (60, 60), "6h": (300, 72), "24h": (900, 96), "7d": (7200, 84)}
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All that the overview shows, in seven queries. What was too slow to be read is None, or empty, and `too_slow`."""
+    """All that the overview shows, in eight queries. What was too slow to be read is None, or empty, and `too_slow`."""
 
     live: Live | None
     silent: list[Silent]
