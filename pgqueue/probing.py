@@ -17,6 +17,7 @@ from . import conf, registry
 from .backoff import delay_seconds
 from .failures import describe
 from .foreign import OF_PROJECT, class_name, is_a, read
+from .instants import as_project
 from .logs import get_logger
 from .payloads import decode, encode_result
 from .probes import Answer, CannotTell, DidNotHappen, Happened, ProbeContext, ProbedEffect, StillGoing
@@ -72,7 +73,8 @@ def _ask(question: Question, effect: EffectRow) -> Answer:
     )
     assert effect.first_called_at is not None
     assert effect.called_at is not None
-    asked = ProbedEffect(effect.name, effect.operation_key, effect.first_called_at, effect.called_at)
+    first_called_at, called_at = as_project(effect.first_called_at), as_project(effect.called_at)
+    asked = ProbedEffect(effect.name, effect.operation_key, first_called_at, called_at)
     answered = probe(context, asked)
     answer: Answer = asyncio.run(answered) if inspect.iscoroutine(answered) else answered
     return answer

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from .compat import Task, TaskError, TaskResult, TaskResultStatus
+from .instants import as_project
 from .payloads import decode
 from .protocol.claiming import Lease
 from .protocol.reading import AttemptRow, JobRow
@@ -110,11 +111,13 @@ def _result(
         "worker_ids": [],
         **more,
     }
+    for name in ("started_at", "finished_at", "last_attempted_at"):
+        fields[name] = as_project(fields[name])
     return TaskResult(
         task=task,
         id=str(id),
         status=status,
-        enqueued_at=enqueued_at,
+        enqueued_at=as_project(enqueued_at),
         args=args,
         kwargs=kwargs,
         backend=task.backend,
