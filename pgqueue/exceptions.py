@@ -267,6 +267,20 @@ class JobTimeoutError(PGQueueError, TimeoutError):
         )
 
 
+class RunGoneError(PGQueueError):
+    """What ran a job is gone without an ending: its thread, or the event loop that it was on."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return (
+            f"The thread or event loop that ran job {self.job_id} is gone. A task ended the thread itself, as C code"
+            " does with pthread_exit, or closed file descriptors that were not its own."
+        )
+
+
 class JobStoppedError(PGQueueError):
     """A run that ended because somebody asked for that."""
 

@@ -27,6 +27,7 @@ from pgqueue.exceptions import (
     PGQueueError,
     ResultError,
     Retry,
+    RunGoneError,
     SettingsError,
     UniqueKeyBusyError,
     UnknownTaskError,
@@ -68,6 +69,7 @@ EXAMPLES = [
     (JobPurgedError, {"job_id": 5}, ["5", "audit log"]),
     (JobLostError, {"job_id": 5, "fence": 90}, ["5", "90"]),
     (JobStoppedError, {"job_id": 5}, ["5", "asked to stop"]),
+    (RunGoneError, {"job_id": 5}, ["5", "pthread_exit"]),
     (JobTimeoutError, {"job_id": 5, "limit_seconds": 30.0}, ["5", "30", "max_run_seconds"]),
     (AttemptFailedError, {"class_path": "builtins.KeyError", "traceback": "x.py, line 1"}, ["KeyError", "line 1"]),
 ]

@@ -226,7 +226,7 @@ def test_a_stuck_thread_is_left_when_its_neighbours_have_ended(
 ) -> None:
     left: list[tuple[list[Held], set[str], int]] = []
 
-    def leave(stuck: Sequence[Run], *, alias: str, worker_id: int) -> None:
+    def leave(stuck: Sequence[Run], abandoned: Sequence[Held], *, alias: str, worker_id: int) -> None:
         states = set(Job.objects.exclude(pk=stuck_id).values_list("state", flat=True))
         stopped = Worker.objects.filter(pk=worker_id, stopped_at__isnull=False).count()
         left.append(([run.held for run in stuck], states, stopped))

@@ -14,7 +14,6 @@ from ..holding import Holdings, boot_seconds
 from ..logs import get_logger
 from ..protocol.claiming import Claimant, Lease, Turn, claim, find_unheard
 from ..protocol.connecting import connect
-from ..protocol.listening import wake
 from ..protocol.pipelining import Wish, settle_and_claim
 from ..protocol.settling import Ending, EndingKind, Settled, settle_each
 from ..server_errors import DATABASE_ERRORS
@@ -22,7 +21,7 @@ from ..states import Lane
 from .agenda import Agenda, Source
 from .answers import Answers
 from .executor import Work
-from .finishing import Aftermath, queues_left
+from .finishing import Aftermath, leave_to_others
 from .inbox import Inbox, Mail, Signal
 from .lookout import Lookout
 from .options import Options
@@ -116,6 +115,8 @@ class Dispatcher:
             if pause > 0 or not len(self._holdings):
                 self.aftermath.catch_up()
             self._stall.end()
+            if self._pools.look_for_gone():
+                self._inbox.put(Signal.THREAD_GONE)
             if self._is_done():
                 break
         self._close()
@@ -166,15 +167,12 @@ class Dispatcher:
             self._agenda.give_back()
         if due := self._postponed.due():
             settled = settle_each(connection, worker_id=self._claimant.worker_id, endings=due)
-            self._leave_to_others(connection, self._forget(due, settled))
+            leave_to_others(connection, self._forget(due, settled), is_draining=self._draining)
         if self._agenda.wants_look():
             self._step(connection, ())
             self._lookout.look(connection)
-        sources = (
-            ()
-            if self._draining or self._holdings.is_cut_off()
-            else self._agenda.sources(held=self._held(self._endings))
-        )
+        may_claim = not (self._draining or self._holdings.is_cut_off())
+        sources = self._agenda.sources(held=self._held(self._endings)) if may_claim else ()
         # What another source is to have first cannot travel with the endings.
         at_once = tuple(takewhile(lambda source: source.lane is Lane.PLAIN, sources))
         at_once = at_once if self._options.max_jobs is None else at_once[:1]
@@ -228,7 +226,7 @@ class Dispatcher:
             self._get(source, len(haul), asked=wish.limit, asked_at=asked_at)
             self._answers.add_claimed(source, haul, asked_at=asked_at)
         if settled.is_read:
-            self._leave_to_others(connection, self._forget(endings, settled))
+            leave_to_others(connection, self._forget(endings, settled), is_draining=self._draining)
         else:
             self._answers.add_written(endings, settled)
 
@@ -250,11 +248,6 @@ class Dispatcher:
         if endings and self._options.burst and not len(self._holdings) + self._answers.count_claimed():
             self._agenda.look_now()  # The last jobs may have enqueued others.
         return ended
-
-    def _leave_to_others(self, connection: psycopg.Connection[Any], ended: Ended) -> None:
-        """Wake others for what this process will not run: they may sleep for long, and must look for it."""
-        if queues := queues_left(ended, is_draining=self._draining):
-            wake(connection, queues)
 
     def _claim(self, connection: psycopg.Connection[Any], source: Source) -> None:
         limit = self._agenda.room(source, held=self._held())
@@ -301,9 +294,16 @@ class Dispatcher:
         if self._endings or self._postponed or self._answers.count_claimed() or not self._pools.is_idle():
             return False
         if len(self._holdings) > self._pools.hopeless(self._holdings):
-            return False
+            return self._draining and self._are_runs_gone()
         is_empty = self._options.burst and self._outage.failures == 0 and self._agenda.is_empty()
         return self._draining or self._agenda.is_spent() or is_empty
+
+    def _are_runs_gone(self) -> bool:
+        """Return whether leases are held that have neither a run nor an ending."""
+        are_gone = not (self._inbox.has(1) or self._answers.ended_ids())
+        if are_gone:
+            self.orders.give_up("runs_gone", worker_id=self._claimant.worker_id, count=len(self._holdings))
+        return are_gone
 
     def _is_in_vain(self) -> bool:
         """Return whether all that is left are endings that could not be written, and the wait for that is over."""

@@ -3,92 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import Context, ContextVar, copy_context
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from functools import partial
-from typing import Any, NoReturn, TypeVar
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
 from .. import conf, execution
 from ..execution import Prepared
-from ..foreign import told
+from ..foreign import class_name, told
 from ..holding import Held
 from ..logs import get_logger
-from ..protocol.settling import Ending
-from .copies import call_here, end_copy
+from ..protocol.settling import Ending, EndingKind
 from .executor import Executor
 from .job_threads import JobThread
-from .surroundings import clean_surroundings
-from .watch import Run, Watch
+from .loop_run import LoopRun, LoopThreads, make_task
+from .vital_signs import gone
+from .watch import Watch
 
 logger = get_logger(__name__)
 
 BLOCKED_SECONDS = 1.0
 """Time without an answer from the loop after which somebody is told to have blocked it."""
 
+TICK_SECONDS = 1.0
+"""How often the loop wakes by itself: to find that its descriptors were closed, and to go on without those that wake
+it."""
+
 WRITERS = 4
 """Threads, and so connections at most, that write completions which wait for no others."""
-
-T = TypeVar("T")
-
-
-class LoopRun(Run):
-    """A run on the loop: its task, and whatever that started and did not wait for."""
-
-    hears_requests = True
-
-    def __init__(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(held)
-        self.tasks: set[asyncio.Task[Any]] = set()
-        self.calls: set[Future[Any]] = set()
-        self.body: asyncio.Task[Callable[[], Any]] | None = None
-        self._loop = loop
-
-    def interrupt(self) -> None:
-        """Cancel the task."""
-        self._loop.call_soon_threadsafe(self._cancel)
-
-    def start(self, prepared: Prepared) -> None:
-        """Start the task, in a context that says whose everything is that it starts."""
-        context = copy_context()
-        context.run(_current.set, self)
-        self.body = self._loop.create_task(_outcome(prepared), name=f"job-{self.held.lease.id}", context=context)
-
-    async def last(self) -> None:
-        """Wait for the end of all of it.
-
-        What the task leaves behind is cancelled, as `asyncio.run` does: a shield holds no longer than the task.
-        Calls on threads cannot be cancelled once they have begun.
-        """
-        assert self.body is not None
-        await asyncio.wait({self.body})
-        while self.tasks or self.calls:
-            tasks = list(self.tasks)
-            for task in tasks:
-                task.cancel()
-            # Copied in one step: other threads take out what has ended.
-            calls = [asyncio.wrap_future(call) for call in list(self.calls)]
-            if tasks or calls:
-                await asyncio.wait([*tasks, *calls])
-            for call in calls:
-                call.cancelled() or call.exception()  # Seen: asyncio would complain that nobody has.
-
-    def result(self) -> Any:
-        """Return what the task returned, or raise what it raised."""
-        assert self.body is not None
-        return self.body.result()()
-
-    def _cancel(self) -> None:
-        if self.body is not None:
-            self.body.cancel()
-
-
-_current: ContextVar[LoopRun | None] = ContextVar("pgqueue_run", default=None)
 
 
 class EventLoop:
@@ -98,16 +44,23 @@ class EventLoop:
     thread, and the completions that are to be written at once and alone by the writers.
     """
 
-    def __init__(self, *, watch: Watch, on_ending: Callable[[Ending], None]) -> None:
+    def __init__(
+        self, *, watch: Watch, on_ending: Callable[[Ending], None], on_death: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_death` is called when the loop cannot go on: what runs on it will never end."""
+        self.is_dead = False
+        self._on_death = on_death
         self._watch = watch
         self._on_ending = on_ending
         self._loop = asyncio.new_event_loop()
-        self._loop.set_task_factory(_make_task)
-        self._threads = _Threads(thread_name_prefix="pgqueue-loop")
+        self._loop.set_task_factory(make_task)
+        self._threads = LoopThreads(thread_name_prefix="pgqueue-loop")
         self._loop.set_default_executor(self._threads)
         self._job_threads = ThreadPoolExecutor(conf.current().async_threads, thread_name_prefix="pgqueue-async-job")
         self._desk = Executor(1, run=self._begin, on_ending=on_ending)
         self._writers = Executor(WRITERS, on_ending=on_ending)
+        self._thread = threading.Thread(target=self._serve, name="pgqueue-loop", daemon=True)
+        self._number: int | None = None
         self._running: set[Held] = set()
         self._supervisors: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -117,7 +70,7 @@ class EventLoop:
 
     def start(self) -> None:
         """Start the loop."""
-        threading.Thread(target=self._serve, name="pgqueue-loop", daemon=True).start()
+        self._thread.start()
         self._desk.start()
         self._writers.start()
 
@@ -126,7 +79,19 @@ class EventLoop:
         self._stopping = True
         self._desk.stop()
         self._writers.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self.is_dead:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def replace_gone(self) -> bool:
+        """Replace threads beside the loop that are gone, and notice when the loop's own is. Return whether any was."""
+        if self._number is not None and not self.is_dead and gone({self._thread: self._number}):
+            self._die("thread_gone")
+        desk, writers = self._desk.replace_gone(), self._writers.replace_gone()
+        return desk or writers
+
+    def abandoned(self) -> list[Held]:
+        """Return what will never end, because the loop has died."""
+        return list(self._running) if self.is_dead else []
 
     def submit(self, leases: Iterable[Held]) -> None:
         """Run leases, beside all others."""
@@ -142,7 +107,8 @@ class EventLoop:
 
     def is_idle(self, *, but: int = 0) -> bool:
         """Say whether nothing runs or waits but so many runs, which are stuck; on a blocked loop nothing ever will."""
-        is_over = (self._desk.is_idle() and len(self._running) <= but) or (but > 0 and self.is_blocked())
+        is_blocked = but > 0 and self.is_blocked()
+        is_over = (self._desk.is_idle() and (self.is_dead or len(self._running) <= but)) or is_blocked
         return is_over and self._writers.is_idle()
 
     def running(self) -> int:
@@ -157,6 +123,8 @@ class EventLoop:
         prepared = execution.prepare(held)
         if isinstance(prepared, Ending):
             return prepared
+        if self.is_dead:
+            return Ending(EndingKind.RELEASE, held.lease.id, held.lease.fence)
         self._running.add(held)
         # A context of its own: language, time zone and whatever else a task sets there is gone with it.
         self._loop.call_soon_threadsafe(self._start, prepared, context=Context())
@@ -176,11 +144,12 @@ class EventLoop:
         except BaseException as error:
             ending, interruption = execution.interrupted(held, error), told(error)
         held.end()
-        self._running.discard(held)
         if execution.is_settled_at_once(prepared, ending):
             self._writers.submit([partial(self._settle, held, ending)])
         else:
             self._on_ending(ending)
+        # Only now: who finds nothing running finds every ending told.
+        self._running.discard(held)
         if interruption is not None:
             logger.error("run.interrupted job=%d %s", ending.id, interruption)
 
@@ -230,61 +199,32 @@ class EventLoop:
         return "unknown" if current is None else current.get_name()
 
     def _serve(self) -> None:
-        """Keep the loop running: a task of the author's may stop it, or break it off with SystemExit."""
+        """Keep the loop running: a task of the author's may stop it, or break it off with SystemExit.
+
+        Nothing else that a task raises comes out of a loop: then it is the loop that cannot go on.
+        """
+        self._number = threading.get_native_id()
         asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(self._tick)
         while not self._stopping:
             try:
                 self._loop.run_forever()
-            except BaseException as error:
+            except (SystemExit, KeyboardInterrupt) as error:
                 logger.error("loop.interrupted %s", told(error))
+            except BaseException as error:
+                # Not closed: its descriptors may be somebody else's by now.
+                self._die(class_name(error))
+                return
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._threads.shutdown(wait=False)
         self._job_threads.shutdown(wait=False)
         asyncio.set_event_loop(None)
         self._loop.close()
 
+    def _tick(self) -> None:
+        self._loop.call_later(TICK_SECONDS, self._tick)
 
-class _Threads(ThreadPoolExecutor):
-    """The loop's own threads, where calls from all jobs meet: each in clean surroundings, and known to its run.
-
-    What a call brings no context for gets one of its own.
-    """
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future = super().submit(Context().run, _call_cleanly, partial(fn, *args, **kwargs))
-        run = _current.get()
-        if run is not None:
-            run.calls.add(future)
-            future.add_done_callback(run.calls.discard)
-        return future
-
-
-def _call_cleanly(call: Callable[[], T]) -> T:
-    with clean_surroundings():
-        return call_here(call)
-
-
-def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-    """Make a task, known to the run that asked for it."""
-    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-    run = _current.get()
-    if run is not None:
-        run.tasks.add(task)
-        task.add_done_callback(run.tasks.discard)
-    return task
-
-
-async def _outcome(prepared: Prepared) -> Callable[[], Any]:
-    """Call the task and return what to call for its value, or its exception: SystemExit would end the loop."""
-    pid = os.getpid()
-    try:
-        value = await prepared.task.acall(*prepared.args, **prepared.kwargs)
-    except BaseException as error:
-        return partial(_raise, error)
-    finally:
-        end_copy(pid)
-    return lambda: value
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error
+    def _die(self, error: str) -> None:
+        self.is_dead = True
+        logger.critical("loop.died running=%d error=%s", len(self._running), error)
+        self._on_death()

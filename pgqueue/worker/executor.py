@@ -11,15 +11,29 @@ from collections.abc import Callable, Iterable
 from django.db import connections
 
 from .. import execution
+from ..exceptions import RunGoneError
 from ..foreign import told
 from ..holding import Held
 from ..logs import get_logger
 from ..protocol.settling import Ending
 from .surroundings import begin_cleanly, clean_up
+from .vital_signs import gone
 
 logger = get_logger(__name__)
 
 Work = Held | Callable[[], None]
+
+
+class _Seat:
+    """The place of one thread: what it runs, and whether it counts as awake."""
+
+    __slots__ = ("is_awake", "name", "number", "work")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number: int | None = None
+        self.is_awake = False
+        self.work: Work | None = None
 
 
 class Executor:
@@ -51,11 +65,36 @@ class Executor:
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._sleeping = threads
         self._lock = threading.Lock()
+        self._seats: dict[threading.Thread, _Seat] = {}
 
     def start(self) -> None:
         """Start the threads."""
         for number in range(self.threads):
-            threading.Thread(target=self._serve, name=f"pgqueue-{number}", daemon=True).start()
+            self._take(_Seat(f"pgqueue-{number}"))
+
+    def replace_gone(self) -> bool:
+        """Put new threads in the place of those that are gone, and tell endings for what they ran.
+
+        Return whether there were any. What such a thread held, an open transaction or a lock, only the end of the
+        process gives back.
+        """
+        numbers = {thread: seat.number for thread, seat in self._seats.items() if seat.number is not None}
+        missing = gone(numbers)
+        for thread in missing:
+            seat = self._seats.pop(thread)
+            work, seat.work, seat.number = seat.work, None, None
+            id = work.lease.id if isinstance(work, Held) else None
+            logger.error("thread.gone name=%s job=%s", seat.name, id)
+            if isinstance(work, Held) and work.ended_at is None:
+                work.end()
+                self._on_ending(execution.interrupted(work, RunGoneError(work.lease.id)))
+            self._take(seat)
+        return bool(missing)
+
+    def _take(self, seat: _Seat) -> None:
+        thread = threading.Thread(target=self._serve, args=[seat], name=seat.name, daemon=True)
+        self._seats[thread] = seat
+        thread.start()
 
     def stop(self) -> None:
         """Let the threads end, each with its database connections closed, once they have run what waits."""
@@ -109,13 +148,15 @@ class Executor:
         """Say whether nothing runs or waits, but on so many threads; when that is all of them, nothing ever will."""
         return (not self._waiting and self.threads - self._sleeping <= but) or but >= self.threads
 
-    def _serve(self) -> None:
-        while self._tokens.get():
+    def _serve(self, seat: _Seat) -> None:
+        seat.number = threading.get_native_id()
+        while seat.is_awake or self._tokens.get():
+            seat.is_awake = True
             begin_cleanly()
-            self._work()
+            self._work(seat)
         connections.close_all()
 
-    def _work(self) -> None:
+    def _work(self, seat: _Seat) -> None:
         """Run what waits until nothing is left, then count as sleeping."""
         while True:
             try:
@@ -125,13 +166,16 @@ class Executor:
                     if self._waiting:
                         continue
                     self._sleeping += 1
+                    seat.is_awake = False
                 self._on_rest()
                 return
             if len(self._waiting) == self._low:
                 self._on_rest()
             # Language, time zone and whatever else a task sets is gone with its context. A copy of the thread's would
             # share objects in it: a tracker that patches threads keeps its tags in one.
+            seat.work = work
             contextvars.Context().run(self._run, work)
+            seat.work = None
 
     def _run(self, work: Work) -> None:
         """Run a lease or a notice. Whatever happens, the thread goes on and a lease gets its ending.

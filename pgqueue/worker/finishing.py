@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import psycopg
 
 from .. import registry, signalling
 from ..foreign import OF_PROJECT, told
 from ..logs import get_logger
 from ..protocol.claiming import Lease
+from ..protocol.listening import wake
 from ..protocol.reading import read_job
 from ..protocol.settling import Ending, EndingKind, Written
 from ..protocol.taking_over import Taken
@@ -79,10 +83,13 @@ class Aftermath:
         return self._tally.outcomes()
 
 
-def queues_left(ended: Iterable[tuple[Lease, Ending]], *, is_draining: bool) -> list[str]:
-    """Return the queues in which other workers have something to look for, given what this process gave up."""
+def leave_to_others(
+    connection: psycopg.Connection[Any], ended: Iterable[tuple[Lease, Ending]], *, is_draining: bool
+) -> None:
+    """Wake others for what this process will not run: they may sleep for long, and must look for it."""
     kinds = (EndingKind.RELEASE, EndingKind.RETRY) if is_draining else (EndingKind.RELEASE,)
-    return sorted({lease.queue for lease, ending in ended if ending.kind in kinds})
+    if queues := sorted({lease.queue for lease, ending in ended if ending.kind in kinds}):
+        wake(connection, queues)
 
 
 def notice_of(

@@ -27,9 +27,13 @@ class Signal(Enum):
     """This process was frozen for longer than its leases: drain and end."""
     NO_CONNECTION = "no_connection"
     """The dispatcher gets no connection, though the heartbeat has one: drain and end."""
+    THREAD_GONE = "thread_gone"
+    """A thread has vanished, with whatever it held: drain and end."""
+    LOOP_DIED = "loop_died"
+    """The event loop cannot go on: drain around it and end."""
 
 
-UNFIT = frozenset({Signal.LEASES_RAN_OUT, Signal.NO_CONNECTION})
+UNFIT = frozenset({Signal.LEASES_RAN_OUT, Signal.NO_CONNECTION, Signal.THREAD_GONE, Signal.LOOP_DIED})
 """Signals that say that this process cannot work any more; each value is the reason that is logged."""
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from .. import execution, registry
 from ..holding import Held, Holdings
+from ..logs import get_logger
 from ..protocol.claiming import Claimant, Lease
 from ..protocol.settling import Ending
-from .event_loop import EventLoop, LoopRun
+from .event_loop import EventLoop
 from .executor import Executor, Work
+from .loop_run import LoopRun
 from .pace import Pool
+from .vital_signs import gone
 from .watch import Run, Watch
+
+logger = get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Time between two looks whether all threads are there."""
 
 
 class Pools:
@@ -27,18 +37,42 @@ class Pools:
         watch: Watch,
         on_ending: Callable[[Ending], None],
         on_rest: Callable[[], None],
+        on_loop_death: Callable[[], None],
     ) -> None:
         self._pool_of = {name: Pool.LOOP if registry.is_async(name) else Pool.THREADS for name in tasks}
         used = set(self._pool_of.values()) or {Pool.THREADS}
         self.slots = {pool: count for pool, count in slots.items() if pool in used}
         self._watch = watch
+        self._look_at = 0.0
+        self._services: list[threading.Thread] = [watch]
+        self._missing: set[threading.Thread] = set()
         self._threads = Executor(
             slots[Pool.THREADS],
             run=partial(execution.run, call=watch.call),
             on_ending=on_ending,
             on_rest=on_rest,
         )
-        self._loop = EventLoop(watch=watch, on_ending=on_ending) if Pool.LOOP in used else None
+        self._loop = EventLoop(watch=watch, on_ending=on_ending, on_death=on_loop_death) if Pool.LOOP in used else None
+
+    def count_on(self, service: threading.Thread) -> None:
+        """Look after this thread too, which cannot be replaced."""
+        self._services.append(service)
+
+    def look_for_gone(self) -> bool:
+        """Return whether any thread has gone since the last look. Those that run jobs are replaced.
+
+        Asked again within a second, it does not look.
+        """
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        found = [self._threads.replace_gone(), self._loop is not None and self._loop.replace_gone()]
+        numbers = {thread: thread.native_id for thread in self._services if thread.native_id is not None}
+        missing = gone(numbers) - self._missing
+        for thread in missing:
+            logger.error("thread.gone name=%s job=None", thread.name)
+        self._missing |= missing
+        return any(found) or bool(missing)
 
     def start(self) -> None:
         """Start all threads."""
@@ -115,6 +149,10 @@ class Pools:
         """Return the runs that nothing can stop."""
         return self._watch.stuck()
 
+    def abandoned(self) -> list[Held]:
+        """Return what runs on an event loop that has died: it will never end, and some of it may live in threads."""
+        return [] if self._loop is None else self._loop.abandoned()
+
     def is_idle(self) -> bool:
         """Say whether nothing runs or waits that will ever end."""
         stuck = self._count_stuck()
@@ -122,9 +160,9 @@ class Pools:
         return on_loop and self._threads.is_idle(but=stuck[Pool.THREADS])
 
     def hopeless(self, holdings: Holdings) -> int:
-        """Return how many leases are held whose runs will never end: those stuck, and all on a loop that one blocks."""
+        """Return how many leases are held whose runs never end: those stuck, and all on a blocked or dead loop."""
         stuck = self._count_stuck()
-        if stuck[Pool.LOOP] and self._loop is not None and self._loop.is_blocked():
+        if self._loop is not None and (self._loop.is_dead or (stuck[Pool.LOOP] and self._loop.is_blocked())):
             stuck[Pool.LOOP] = min(self._loop.running(), self.held(holdings)[Pool.LOOP])
         return sum(stuck.values())
 

@@ -70,6 +70,7 @@ def _run(options: Options, inbox: Inbox) -> int:
     listener = _listener(options, inbox, runner)
     stall = Stall(worker_id=claimant.worker_id, lease_seconds=options.lease_seconds)
     heartbeat = _heartbeat(options, claimant, holdings, inbox, runner, stall)
+    pools.count_on(heartbeat)
     memory = MemoryWatch(options.max_memory_mb, on_over=lambda: inbox.put(Signal.STOP))
 
     def on_drain() -> None:
@@ -108,8 +109,8 @@ def _run(options: Options, inbox: Inbox) -> int:
         lender.close()
     outcomes = " ".join(f"{state}={jobs}" for state, jobs in sorted(dispatcher.aftermath.outcomes().items()))
     logger.info("worker.stopped worker=%d %s", claimant.worker_id, outcomes or "ended=0")
-    if stuck := pools.stuck():
-        leave(stuck, alias=options.alias, worker_id=claimant.worker_id)
+    if pools.stuck() or pools.abandoned():
+        leave(pools.stuck(), pools.abandoned(), alias=options.alias, worker_id=claimant.worker_id)
     return _status(dispatcher, memory)
 
 
@@ -173,6 +174,7 @@ def _pools(options: Options, claimant: Claimant, inbox: Inbox) -> Pools:
         watch=Watch(on_stuck=lambda: inbox.put(Signal.STUCK)),
         on_ending=inbox.add,
         on_rest=lambda: inbox.put(Signal.RESTED),
+        on_loop_death=lambda: inbox.put(Signal.LOOP_DIED),
     )
 
 

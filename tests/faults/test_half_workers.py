@@ -147,3 +147,51 @@ def test_another_worker_takes_it_over(workers: Workers, database: Database, jour
     until(lambda: database.are_all("succeeded"))
     assert database.job(job_id)["settled_by"] == other.worker_id()
     assert worker.says("ending.refused", f"job={job_id}")
+
+
+def test_a_thread_that_is_gone_leaves_no_job_behind(workers: Workers, database: Database, journal: Journal) -> None:
+    """Its run gets an ending, its place another thread, and its process ends: nothing else frees what it held."""
+    job_id = fault_tasks.end_the_thread.enqueue(str(journal)).id
+    worker = workers.start("--concurrency", "1", settings={"BACKOFF_BASE_SECONDS": 0.1})
+    worker.until_says("thread.gone", f"job={job_id}")
+    assert worker.wait(within_seconds=15) == UNFIT
+    assert worker.says("worker.stopping", "reason=thread_gone")
+    [attempt] = database.rows("SELECT outcome, error_class FROM pgqueue_attempt WHERE job_id = %s", int(job_id))
+    assert attempt == ("failed", "pgqueue.exceptions.RunGoneError")
+    workers.start(settings=SHORT_LEASE)
+    until(lambda: database.are_all("succeeded"))
+    assert journal.starts() == ["vanish"] * 2
+
+
+@pytest.mark.parametrize("by_signal", [False, pytest.param(True, marks=not_in_short)], ids=["by itself", "on SIGTERM"])
+def test_a_dead_event_loop_ends_its_process(
+    workers: Workers, database: Database, journal: Journal, by_signal: bool
+) -> None:
+    for number in range(5):
+        fault_tasks.wait_for_async.enqueue(str(journal), f"async-{number}")
+    fault_tasks.wait_for.enqueue(str(journal), "neighbour")
+    worker = workers.start()
+    until(lambda: len(journal.starts()) == 6)
+    fault_tasks.close_the_loops_descriptors.enqueue(str(journal), "selector")
+    worker.until_says("loop.died", "running=5")
+    if by_signal:
+        worker.send(signal.SIGTERM)
+    journal.open()
+    assert worker.wait(within_seconds=15) == UNFIT
+    assert worker.says("worker.stopping", "reason=loop_died")
+    assert database.states() == {"succeeded": 2, "retrying": 5}
+    errors = database.rows("SELECT DISTINCT error_class FROM pgqueue_attempt WHERE outcome = 'failed'")
+    assert errors == [("pgqueue.exceptions.RunGoneError",)]
+
+
+@not_in_short
+def test_a_loop_that_nobody_can_wake_goes_on(workers: Workers, database: Database, journal: Journal) -> None:
+    """Only the pair of sockets is gone that other threads wake it by: it looks once a second."""
+    worker = workers.start().until_started()
+    fault_tasks.close_the_loops_descriptors.enqueue(str(journal), "wakeup")
+    until(journal.starts)
+    journal.open()
+    for number in range(3):
+        fault_tasks.wait_for_async.enqueue(str(journal), f"async-{number}")
+    until(lambda: database.states() == {"succeeded": 4})
+    assert worker.drain() == 0

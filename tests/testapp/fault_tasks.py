@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import gc
 import os
 import random
 import resource
@@ -185,6 +187,30 @@ def use_up_descriptors(directory: str) -> None:
 
 
 _leaked: list[int] = []
+
+
+@task
+def end_the_thread(directory: str) -> None:
+    """End the thread beneath the interpreter, once. A second run returns."""
+    note(directory, "start", "vanish")
+    if Path(directory, "journal").read_text().count("start vanish") == 1:
+        ctypes.CDLL(None).pthread_exit(None)
+
+
+@task
+async def wait_for_async(directory: str, name: str = "job") -> None:
+    note(directory, "start", name)
+    while not Path(directory, "go").exists():
+        await asyncio.sleep(0.02)
+
+
+@task
+def close_the_loops_descriptors(directory: str, which: str) -> None:
+    """Close descriptors of the worker's event loop, as a library does that closes all it finds after a fork."""
+    note(directory, "start", "closer")
+    (loop,) = (one for one in gc.get_objects() if isinstance(one, asyncio.BaseEventLoop) and one.is_running())
+    found: dict[str, Any] = {"selector": loop._selector, "wakeup": loop._csock}  # type: ignore[attr-defined]
+    os.close(found[which].fileno())
 
 
 @task
