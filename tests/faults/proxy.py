@@ -7,6 +7,7 @@ import select
 import socket
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -48,7 +49,12 @@ class Plan:
 class Proxy:
     """Listens on a socket in a directory of its own; each connection is served by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: Path | None = None) -> None:
+        self._server = server
+        """The directory of the server's socket; without it, the server of the run's test database."""
+        self._flows = threading.Event()
+        self._flows.set()
+        self._delay_seconds = 0.0
         self._directory = tempfile.TemporaryDirectory(prefix="pgq")
         self.directory = Path(self._directory.name)
         self._listener = socket.socket(socket.AF_UNIX)
@@ -73,6 +79,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._flows.set()
         self.reset_all()
         self._directory.cleanup()
 
@@ -106,6 +113,28 @@ class Proxy:
             self._lost |= found
         return len(found)
 
+    def lose_all(self) -> int:
+        """Make every connection half-open that there is now. Return how many there were."""
+        with self._lock:
+            self._lost |= self._roles.keys()
+            return len(self._roles)
+
+    def silence(self, silent: bool = True) -> None:
+        """Hold back all that either end sends, on old and new connections, or let it go on."""
+        if silent:
+            self._flows.clear()
+        else:
+            self._flows.set()
+
+    def delay(self, seconds: float) -> None:
+        """Pass everything on that much later, each way."""
+        self._delay_seconds = seconds
+
+    def _hold_back(self) -> None:
+        self._flows.wait()
+        if self._delay_seconds:
+            time.sleep(self._delay_seconds)
+
     def _accept(self) -> None:
         while not self._stopped:
             try:
@@ -119,7 +148,7 @@ class Proxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError), client, _dial_server() as server:
+        with contextlib.suppress(OSError), client, _dial_server(self._server) as server:
             with self._lock:
                 self._open |= {client, server}
             try:
@@ -138,6 +167,7 @@ class Proxy:
             if server in ready:
                 if not (data := server.recv(CHUNK)):
                     return
+                self._hold_back()
                 if client in self._lost:
                     continue
                 client.sendall(data)
@@ -145,6 +175,7 @@ class Proxy:
             if client in ready:
                 if not (data := client.recv(CHUNK)):
                     return
+                self._hold_back()
                 if client in self._lost:
                     continue
                 self._roles.setdefault(client, data)
@@ -203,7 +234,11 @@ def _wait_for_end(client: socket.socket) -> None:
         pass
 
 
-def _dial_server() -> socket.socket:
+def _dial_server(directory: Path | None) -> socket.socket:
+    if directory is not None:
+        dialled = socket.socket(socket.AF_UNIX)
+        dialled.connect(str(directory / ".s.PGSQL.5432"))
+        return dialled
     found: dict[str, Any] = connection.settings_dict
     host = found.get("OPTIONS", {}).get("host") or found["HOST"] or "/tmp"
     port = found["PORT"] or found.get("OPTIONS", {}).get("port") or 5432

@@ -9,6 +9,7 @@ from pgqueue import Bury, Retry, task
 from . import async_tasks as async_tasks
 from . import effect_tasks as effect_tasks
 from . import fault_tasks as fault_tasks
+from . import lab_tasks as lab_tasks
 from . import matrix_tasks as matrix_tasks
 from . import storm_tasks as storm_tasks
 
