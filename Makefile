@@ -2,6 +2,7 @@
 #
 #   ARGS=...          more arguments for pytest or the demo
 #   SHORT=1           sets PGQUEUE_SHORT=1 for test-faults and bench: fewer rounds
+#   FULL=1            sets PGQUEUE_FULL=1 for test-faults: every scenario of the laboratory, three rounds, about an hour
 #   DATABASE_URL=...  a server of yours instead of the embedded one
 #   PYTHON=...        which Python makes .venv; by default the first of these that is new enough
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -12,12 +13,13 @@ READY := .venv/.installed
 WITH_POSTGRES = $(BIN)/python -m demo_project.postgres
 PYTEST = $(BIN)/python -m pytest
 export PGQUEUE_SHORT := $(SHORT)
+export PGQUEUE_FULL := $(FULL)
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-faults browser screenshots bench sitting demo-scale test-matrix lint format demo demo-broken docs build clean
+.PHONY: help test test-faults laboratory-tools browser screenshots bench sitting demo-scale test-matrix lint format demo demo-broken docs build clean
 
 help:
-	@echo "make demo | demo-broken | demo-scale | test | test-faults | browser | screenshots | bench | sitting | test-matrix | lint | format | docs | build | clean"
+	@echo "make demo | demo-broken | demo-scale | test | test-faults | laboratory-tools | browser | screenshots | bench | sitting | test-matrix | lint | format | docs | build | clean"
 
 .venv: $(READY)
 
@@ -37,6 +39,10 @@ NONE_YET = || { status=$$?; test $$status -eq 5 && echo "$@: no such tests yet" 
 
 test-faults: $(READY)
 	$(WITH_POSTGRES) --name faults --run $(PYTEST) -m faults $(ARGS) $(NONE_YET)
+
+# Some scenarios of the laboratory need these; without them, their lines say SKIPPED.
+laboratory-tools:
+	apt-get install -y -q --no-install-recommends pgbouncer libfaketime || echo "$@: apt could not install them"
 
 # Debian's Chromium, or the one that PGQUEUE_CHROMIUM names. Without any, and without a way to get one, that is said.
 CHROMIUM = $(or $(PGQUEUE_CHROMIUM),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome))

@@ -157,21 +157,20 @@ def test_a_planted_fault_is_found(kind: str, plant: Any) -> None:
     assert getattr(found, kind), f"nothing {kind} among {found.all()}"
 
 
-def steady(*, since: float, until: float, every: float) -> list[Move]:
-    count = int((until - since) / every)
-    return [Move(n, "running", "succeeded", n, n, 2, 3, at=since + n * every) for n in range(count)]
+def steady(*, since: float, until: float, every: float) -> list[float]:
+    return [since + number * every for number in range(int((until - since) / every))]
 
 
 @pytest.mark.parametrize(("pause", "expected"), [(0.0, 0.0), (3.0, 3.0), (100.0, None)])
 def test_recovery_is_the_time_to_the_old_throughput(pause: float, expected: float | None) -> None:
-    moves = [*steady(since=0, until=10, every=0.05), *steady(since=15 + pause, until=40, every=0.05)]
-    found = recovery_seconds(moves, calm_since=0, fault_since=10, fault_until=15, until=40)
+    done = [*steady(since=0, until=10, every=0.05), *steady(since=15 + pause, until=40, every=0.05)]
+    found = recovery_seconds(done, calm_since=0, fault_since=10, fault_until=15, until=40)
     assert found == expected
 
 
 def test_a_throughput_that_stays_below_is_no_recovery() -> None:
-    moves = [*steady(since=0, until=10, every=0.05), *steady(since=15, until=40, every=0.06)]
-    assert recovery_seconds(moves, calm_since=0, fault_since=10, fault_until=15, until=40) is None
+    done = [*steady(since=0, until=10, every=0.05), *steady(since=15, until=40, every=0.06)]
+    assert recovery_seconds(done, calm_since=0, fault_since=10, fault_until=15, until=40) is None
 
 
 def test_the_ledger_keeps_lines_of_many_processes_apart(tmp_path: Path) -> None:

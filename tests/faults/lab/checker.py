@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -192,36 +192,25 @@ def _went_back(moves: Sequence[Move]) -> list[str]:
     return found
 
 
-def throughput(moves: Iterable[Move], *, since: float, until: float) -> list[int]:
-    """Return how many jobs succeeded in each bucket of time."""
-    buckets: Counter[int] = Counter()
-    for move in moves:
-        if move.new_state == State.SUCCEEDED and move.old_state != State.SUCCEEDED and since <= move.at < until:
-            buckets[int((move.at - since) / BUCKET_SECONDS)] += 1
+def throughput(instants: Iterable[float], *, since: float, until: float) -> list[int]:
+    """Return how many jobs were done in each bucket of time."""
+    buckets = Counter(int((at - since) / BUCKET_SECONDS) for at in instants if since <= at < until)
     return [buckets[number] for number in range(int((until - since) / BUCKET_SECONDS))]
 
 
 def recovery_seconds(
-    moves: Sequence[Move], *, calm_since: float, fault_since: float, fault_until: float, until: float
+    instants: Sequence[float], *, calm_since: float, fault_since: float, fault_until: float, until: float
 ) -> float | None:
     """Return how long after the fault the throughput of two seconds was back at 95 % of before; None if never.
 
     Jobs that wait for a due time of their own do not count: the load goes on, and what is due is done.
     """
-    before = throughput(moves, since=calm_since, until=fault_since)
+    before = throughput(instants, since=calm_since, until=fault_since)
     if not sum(before):
         return None
     rate = sum(before) / len(before)
-    after = throughput(moves, since=fault_until, until=until)
+    after = throughput(instants, since=fault_until, until=until)
     for first in range(len(after) - WINDOW_BUCKETS + 1):
         if sum(after[first : first + WINDOW_BUCKETS]) >= ENOUGH * rate * WINDOW_BUCKETS:
             return first * BUCKET_SECONDS
     return None
-
-
-def summary(moves: Iterable[Move]) -> dict[str, int]:
-    """Count the moves of each kind."""
-    counts: dict[str, int] = defaultdict(int)
-    for move in moves:
-        counts[f"{move.old_state or '-'} > {move.new_state}"] += 1
-    return dict(sorted(counts.items()))

@@ -146,3 +146,15 @@ def refusals(world: World, seconds: float) -> int:
     time.sleep(seconds)
     world.proxy.refuse(False)
     return 1
+
+
+def pooler_killed(world: World, seconds: float) -> int:
+    """Kill PgBouncer every three seconds, and start it again a second later."""
+    struck = 0
+    for _ in turns(seconds, 3.0):
+        assert world.pooler is not None
+        world.pooler.kill()
+        time.sleep(1.0)
+        world.pooler.start()
+        struck += 1
+    return struck

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,19 +16,17 @@ from demo_project.postgres import Server
 
 from ..harness import SHORT
 from .checker import Findings, check, recovery_seconds
+from .clock import LIBRARY, settable_clock
 from .faults import Fault
+from .pooler import PROGRAM
 from .world import World
 
 FULL = bool(os.environ.get("PGQUEUE_FULL")) and not SHORT
 ROUNDS = 3 if FULL else 1
-BEFORE_SECONDS = 6.0 if FULL else 4.0
+BEFORE_SECONDS = 4.0
 GIVE_UP_SECONDS = 60.0
 EXPECTED_STATUSES = {0, 75, -9, -15}
 """Drained; could not work any more; killed; and SIGTERM before its handler stands."""
-TELLING = re.compile(
-    r"^(?:\S+ )*?(?:(?:WARNING|ERROR|INFO) )?(worker\.stopping|effect\.evidence_lost|settle\.unwritable|Traceback)",
-    re.M,
-)
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Scenario:
 
     name: str
     fault: Fault
-    seconds: float = 8.0
+    seconds: float = 6.0
     lease_seconds: float = 6.0
     workers: int = 2
     options: tuple[str, ...] = ()
@@ -45,8 +43,14 @@ class Scenario:
     through_proxy: bool = False
     fences: bool = False
     """The provider checks fences: where a worker is frozen inside a call, nothing else is promised."""
+    statuses: frozenset[int] = frozenset()
+    """With what workers may end, beside the usual."""
     environments: tuple[dict[str, str], ...] = ()
     """What is special about the environment of each worker, in turn."""
+    pool_mode: str | None = None
+    """The mode of the PgBouncer between the workers and the server; without, there is none."""
+    server_clock: bool = False
+    """The clock of the server is set wrong; the throughput is then read from the ledger."""
     in_short: bool = False
     full_only: bool = False
     each_second: float = 12.0
@@ -54,6 +58,14 @@ class Scenario:
     rounds: int = ROUNDS
     recovers_within: float | None = None
     """Seconds; without, the lease and ten seconds."""
+
+    def lacks(self) -> str | None:
+        """Return what this machine does not have and the scenario needs."""
+        if self.pool_mode and PROGRAM is None:
+            return "no PgBouncer (make laboratory-tools)"
+        if self.server_clock and LIBRARY is None:
+            return "no libfaketime (make laboratory-tools)"
+        return None
 
 
 @dataclass
@@ -67,7 +79,6 @@ class Report:
     left: list[str] = field(default_factory=list)
     """Processes that did not end."""
     statuses: Counter[int] = field(default_factory=Counter)
-    tracebacks: list[str] = field(default_factory=list)
 
     def remarks(self) -> str:
         ended = [f"{count} x {status}" for status, count in sorted(self.statuses.items()) if status != 0]
@@ -96,7 +107,7 @@ class Report:
         odd = [
             f"{count} processes ended with {status}"
             for status, count in self.statuses.items()
-            if status not in EXPECTED_STATUSES
+            if status not in EXPECTED_STATUSES | self.scenario.statuses
         ]
         never = ["the throughput never came back"] if None in self.recoveries else []
         return [*self.findings.all(), *self.left, *odd, *never]
@@ -107,8 +118,11 @@ def run(scenario: Scenario, server: Server, directory: Path) -> Report:
     report = Report(scenario)
     directory.mkdir(parents=True, exist_ok=True)
     world = World(server, directory, lease_seconds=scenario.lease_seconds, fences=scenario.fences)
-    with world.proxy:
+    with ExitStack() as stack:
+        stack.enter_context(world.proxy)
         try:
+            if scenario.server_clock:
+                world.clock = stack.enter_context(settable_clock(server))
             world.empty()
             _start(world, scenario)
             for _ in range(scenario.rounds):
@@ -126,6 +140,8 @@ def run(scenario: Scenario, server: Server, directory: Path) -> Report:
 
 def _start(world: World, scenario: Scenario) -> None:
     settings = {"LEASE_SECONDS": scenario.lease_seconds, "CONCURRENCY": 8, **scenario.settings}
+    if scenario.pool_mode is not None:
+        world.pool(scenario.pool_mode)
     for number in range(scenario.workers):
         environments: Sequence[dict[str, str]] = scenario.environments or ({},)
         url = world.url(through_proxy=scenario.through_proxy)
@@ -145,7 +161,7 @@ def _round(world: World, scenario: Scenario, report: Report) -> float | None:
         time.sleep(2.0)
         until = time.time()
         recovered = recovery_seconds(
-            world.succeeded_since(calm_since),
+            world.done_since(calm_since, by_ledger=scenario.server_clock),
             calm_since=calm_since,
             fault_since=fault_since,
             fault_until=fault_until,

@@ -15,6 +15,7 @@ from .faults import (
     half_open_role,
     kills,
     nothing,
+    pooler_killed,
     refusals,
     resets,
     silence,
@@ -32,6 +33,7 @@ from .server_faults import (
     WIDENED,
     altered,
     by_chance,
+    clock_set,
     connections_taken,
     held,
     raising,
@@ -48,7 +50,8 @@ SCENARIOS = [
     # Processes
     Scenario("SIGKILL at random", kills, workers=3, in_short=True),
     Scenario("SIGSTOP past the lease", freezes, seconds=5, lease_seconds=5, fences=True),
-    Scenario("SIGTERM storm", drains, workers=3),
+    # A second signal leaves at once, with status 1.
+    Scenario("SIGTERM storm", drains, workers=3, statuses=frozenset({1})),
     Scenario("children and supervisors killed", children_killed, options=SUPERVISED),
     # Connections
     Scenario("all backends terminated each second", terminations(EVERYTHING), in_short=True),
@@ -87,6 +90,25 @@ SCENARIOS = [
     Scenario("CONNECTION LIMIT, dispatcher cut", altered(*CONNECTION_LIMIT, cut="dispatcher"), full_only=True),
     Scenario("a trigger of the site raises", raising),
     Scenario("clocks +5 h, -7 h, +3 d, and kills", kills, workers=3, environments=CLOCKS),
+    Scenario(
+        "PgBouncer (transaction mode) killed",
+        pooler_killed,
+        pool_mode="transaction",
+        settings={"LISTEN": False},
+        lease_seconds=10,
+    ),
+    Scenario("PgBouncer (session mode) killed", pooler_killed, pool_mode="session", lease_seconds=10, full_only=True),
+    *(
+        Scenario(
+            f"the server's clock {offset // 3600:+d} h",
+            clock_set(offset),
+            server_clock=True,
+            fences=True,
+            full_only=True,
+            rounds=1,
+        )
+        for offset in (3600, -3600)
+    ),
     # Everything
     Scenario(
         "soak: faults by chance",

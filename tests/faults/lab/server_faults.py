@@ -149,6 +149,18 @@ def by_chance(world: World, seconds: float) -> int:
     return struck
 
 
+def clock_set(offset_seconds: int) -> Fault:
+    """Set the server's clock, and leave it so."""
+
+    def fault(world: World, seconds: float) -> int:
+        assert world.clock is not None
+        world.clock.set(offset_seconds)
+        time.sleep(seconds)
+        return 1
+
+    return fault
+
+
 MIXED: list[Fault] = [
     kills,
     drains,

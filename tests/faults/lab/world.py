@@ -21,7 +21,9 @@ from ..harness import ACCOUNTS, PROJECT, WorkerProcess, Workers, until
 from ..proxy import Proxy
 from . import recorder
 from .checker import Evidence, Row
+from .clock import Clock
 from .ledger import read
+from .pooler import Pooler
 from .provider import Provider
 
 ROLE = "lab_worker"
@@ -37,6 +39,10 @@ TABLES = """
 ENDED = """
     SELECT count(*) FROM pgqueue_job
     WHERE NOT (state IN ('succeeded', 'dead', 'cancelled') OR (state = 'unknown' AND probe_at IS NULL))
+"""
+DONE = """
+    SELECT extract(epoch FROM at)::float8 FROM lab_move
+    WHERE new_state = 'succeeded' AND old_state <> 'succeeded' AND at >= to_timestamp(%s)
 """
 
 
@@ -104,6 +110,8 @@ class World:
         self.observer = Observer(server.url)
         self.provider = Provider(self.ledger, fences=fences)
         self.proxy = Proxy(server.cluster.sockets)
+        self.pooler: Pooler | None = None
+        self.clock: Clock | None = None
         self.marker = f"PGQUEUE_LAB={os.getpid()}-{id(self)}"
         self.statuses: Counter[int] = Counter()
         self._workers = Workers(directory)
@@ -123,8 +131,16 @@ class World:
         self.observer.rows(f"TRUNCATE {self.observer.value(TABLES)}")
         give_rights(self.observer.connection())
 
+    def pool(self, mode: str) -> None:
+        """Put a PgBouncer between the workers and the server."""
+        self.pooler = Pooler(self.server, mode=mode, user=ROLE)
+        self.pooler.start()
+
     def url(self, *, through_proxy: bool = False) -> str:
+        """Return the URL for workers: through the pooler, where there is one."""
         sockets = self.proxy.directory if through_proxy else self.server.cluster.sockets
+        if self.pooler is not None:
+            sockets = self.pooler.directory
         return f"postgresql://{ROLE}@/pgqueue?host={sockets}"
 
     def add_worker(self, *options: str, settings: dict[str, Any], url: str, **environment: str) -> None:
@@ -189,6 +205,8 @@ class World:
         if self._producer is not None and self._producer.poll() is None:
             self._producer.kill()
             self._producer.wait()
+        if self.pooler is not None:
+            self.pooler.end()
         self.provider.close()
         self.observer.close()
 
@@ -223,8 +241,11 @@ class World:
 
     # -- what is recorded ------------------------------------------------------------------------------
 
-    def succeeded_since(self, instant: float) -> list[recorder.Move]:
-        return [move for move in recorder.read_moves(self.observer.connection()) if move.at >= instant]
+    def done_since(self, instant: float, *, by_ledger: bool = False) -> list[float]:
+        """Return when jobs succeeded, by the server's clock, or when they ran to their end, by the ledger's."""
+        if by_ledger:
+            return [entry.at for entry in read(self.ledger) if entry.kind == "ran" and entry.at >= instant]
+        return [row[0] for row in self.observer.rows(DONE, instant)]
 
     def evidence(self) -> Evidence:
         accounts = {row[0]: row[1] for row in self.observer.rows(ACCOUNTS)}
