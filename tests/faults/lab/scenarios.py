@@ -21,7 +21,7 @@ from .faults import (
     silence,
     terminations,
 )
-from .running import Scenario
+from .running import ROUNDS, Scenario
 from .server_faults import (
     CONNECTION_LIMIT,
     NOLOGIN,
@@ -56,7 +56,12 @@ SCENARIOS = [
     # Connections
     Scenario("all backends terminated each second", terminations(EVERYTHING), in_short=True),
     *(
-        Scenario(f"{name} connection terminated each second", terminations(pattern), full_only=name != "dispatcher")
+        Scenario(
+            f"{name} connection terminated each second",
+            terminations(pattern),
+            full_only=name != "dispatcher",
+            rounds=ROUNDS if name == "dispatcher" else 1,
+        )
         for name, pattern in CONNECTIONS.items()
     ),
     Scenario("all connections taken", connections_taken),
