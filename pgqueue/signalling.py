@@ -6,16 +6,13 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
-from django.conf import settings
 from django.dispatch import Signal
-from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from . import registry
 from .compat import BaseTaskBackend, Task, TaskResult, TaskResultStatus, task_enqueued, task_finished, task_started
 from .foreign import OF_PROJECT, told, traceback_of
-from .logs import get_logger
+from .logs import get_logger, is_written
 from .protocol.reading import read_job
 from .reporting import stand_in
 from .results import stored
@@ -143,28 +140,4 @@ def _send(
 
 
 def _is_heard(signal: Signal, level: int) -> bool:
-    return len(signal.receivers) > OWN_RECEIVERS or _is_written(level)
-
-
-def _is_written(level: int) -> bool:
-    """Say whether any handler would write a line of Django's at that level.
-
-    By default, without DEBUG, none does: the line costs three times as much as a short job, and is dropped then.
-    """
-    if not _logger.isEnabledFor(level):
-        return False
-    logger: logging.Logger | None = _logger
-    has_handler = False
-    while logger is not None:
-        for handler in logger.handlers:
-            has_handler = True
-            if level >= handler.level and not any(map(_drops_everything, handler.filters)):
-                return True
-        logger = logger.parent if logger.propagate else None
-    return not has_handler and logging.lastResort is not None and level >= logging.lastResort.level
-
-
-def _drops_everything(filter: Any) -> bool:
-    """Know Django's two filters that do not look at the line. Of any other it is not known what it lets pass."""
-    kind = type(filter)
-    return (kind is RequireDebugTrue and not settings.DEBUG) or (kind is RequireDebugFalse and bool(settings.DEBUG))
+    return len(signal.receivers) > OWN_RECEIVERS or is_written(_logger, level)

@@ -40,10 +40,10 @@ def test_only_the_protocol_opens_a_cursor() -> None:
 
 
 def test_no_line_is_logged_by_a_logger_that_raises() -> None:
-    """`logs` guards each call; `signalling` asks Django's logger and the command configures ours."""
+    """`logs` guards each call; `signalling` asks Django's logger."""
     direct = re.compile(r"logging\.getLogger\(")
     found = {path.stem for path in MODULES if direct.search(path.read_text())}
-    assert found == {"logs", "signalling", "runworker"}
+    assert found == {"logs", "signalling"}
 
 
 def test_no_line_holds_a_traceback() -> None:

@@ -20,3 +20,5 @@ class Options:
     max_jobs: int | None = None
     async_concurrency: int | None = None
     max_memory_mb: int | None = None
+    announces_start: bool = False
+    """Whether the start is told on standard error where no handler of the project takes the log line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ from typing import Any
 import psycopg
 
 from .. import conf, registry
+from ..foreign import complain
 from ..heartbeat import Heartbeat
 from ..holding import Holdings
 from ..keeping import keeper
-from ..logs import get_logger
+from ..logs import get_logger, is_written
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
 from ..protocol.lending import lender
@@ -97,7 +99,7 @@ def _run(options: Options, inbox: Inbox) -> int:
         part.start()
     if listener is not None:
         listener.start()
-    _log_start(claimant)
+    _log_start(claimant, announces=options.announces_start)
     try:
         dispatcher.run()
     finally:
@@ -120,8 +122,12 @@ def _listener(options: Options, inbox: Inbox, runner: BulkRunner) -> Listener | 
     return Listener(options.alias, on_wake=lambda: inbox.put(Signal.WAKE), on_bulk=runner.hint)
 
 
-def _log_start(claimant: Claimant) -> None:
-    logger.info("worker.started worker=%d pid=%d tasks=%d", claimant.worker_id, os.getpid(), len(claimant.tasks))
+def _log_start(claimant: Claimant, *, announces: bool) -> None:
+    facts = (claimant.worker_id, os.getpid(), len(claimant.tasks))
+    logger.info("worker.started worker=%d pid=%d tasks=%d", *facts)
+    if announces and not is_written(logger.logger, logging.INFO):
+        line = "worker.started worker={} pid={} tasks={} (LOGGING drops the INFO lines of the logger pgqueue)"
+        complain(line.format(*facts))
     if not claimant.tasks:
         modules = ", ".join(conf.current().task_modules)
         logger.warning("worker.no_tasks modules=%s hint=%r", modules, "is the app in INSTALLED_APPS?")

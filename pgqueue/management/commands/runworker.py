@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
@@ -17,6 +16,8 @@ from django.db import connections
 
 from ... import conf, registry
 from ...bounds import LONGEST_SECONDS
+from ...compat import Task
+from ...logs import show_on_stderr
 from ...protocol.connecting import job_alias
 from ...worker.exits import MEANINGS, Exit
 from ...worker.inbox import Inbox, Signal
@@ -29,7 +30,8 @@ from ...worker.supervisor import Patience, close_connections, other_threads, sup
 
 LEAST_DEAF_SECONDS = 10.0
 """A process under load may need some seconds to answer its supervisor, however short its leases are."""
-LEVELS = {0: logging.CRITICAL, 1: logging.INFO}
+
+DJANGOS_LOGGER = Task.__module__.removesuffix(".base")
 
 
 def positive(kind: type[int] | type[float]) -> Any:
@@ -105,7 +107,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run one worker process, or supervise many; exit with its status."""
-        _log_to_stderr(options["verbosity"])
+        leaves_level_open = show_on_stderr(options["verbosity"], djangos=DJANGOS_LOGGER)
+        options["announces_start"] = leaves_level_open and options["verbosity"] > 0
         _refuse_nonsense(options)
         worker_options = _options(options)
         if options["processes"]:
@@ -146,6 +149,7 @@ def _options(given: dict[str, Any]) -> Options:
         max_jobs=given["max_jobs"],
         async_concurrency=given["async_concurrency"],
         max_memory_mb=given["max_memory_mb"],
+        announces_start=given["announces_start"],
     )
 
 
@@ -198,13 +202,3 @@ def _run(options: Options, work: Callable[[], int]) -> int:
         ) from error
     except psycopg.OperationalError as error:
         raise CommandError(f"Database {options.alias!r} cannot be reached: {error}") from error
-
-
-def _log_to_stderr(verbosity: int) -> None:
-    """Show the worker's log lines unless the project's LOGGING already takes them."""
-    log = logging.getLogger("pgqueue")
-    if not log.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(LEVELS.get(verbosity, logging.DEBUG))
