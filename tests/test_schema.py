@@ -444,3 +444,12 @@ def test_the_server_writes_out_what_a_bucket_holds():
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "GREATEST" in plan
     assert "pgqueue_tokens" not in plan
+
+
+@pytest.mark.django_db
+def test_whatever_walks_all_models_finds_a_table_for_each(capsys):
+    call_command("dumpdata", verbosity=0)
+    assert '"model": "pgqueue.overview"' not in capsys.readouterr().out
+    for model in apps.get_app_config("pgqueue").get_models():
+        if not model._meta.proxy:
+            model._base_manager.exists()

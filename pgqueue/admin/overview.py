@@ -65,6 +65,12 @@ class OverviewAdmin(ReadOnlyAdmin):
         """There is no other page."""
         return self.changelist_view(request, extra_context)
 
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """There is no object that could have a history."""
+        return self.changelist_view(request, extra_context)
+
     def json_view(self, request: HttpRequest) -> HttpResponse:
         """Return the live numbers for a program."""
         if not self.has_view_permission(request):

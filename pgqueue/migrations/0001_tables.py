@@ -15,18 +15,6 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Overview",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-            ],
-            options={
-                "verbose_name": "overview",
-                "verbose_name_plural": "overview",
-                "managed": False,
-                "default_permissions": ("view",),
-            },
-        ),
-        migrations.CreateModel(
             name="JobPayload",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
@@ -464,6 +452,19 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
+        ),
+        migrations.CreateModel(
+            name="Overview",
+            fields=[],
+            options={
+                "verbose_name": "overview",
+                "verbose_name_plural": "overview",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("pgqueue.minutestat",),
         ),
         migrations.CreateModel(
             name="OperationKey",

@@ -49,6 +49,7 @@ ROWS = {
 FORM = {"state": "succeeded", "name": "x", "host": "x", "outcome": "x", "reason": "x", "version": "9"}
 BUTTONS = ("_save", "_saveasnew", "_continue", "_addanother", "post", "_popup")
 PAGES = ("change", "delete", "history")
+PAGES_OF = [str(model._meta.model_name) for model, of in admin.site._registry.items() if isinstance(of, ReadOnlyAdmin)]
 
 
 @pytest.fixture(params=["operator", "superuser"])
@@ -200,3 +201,14 @@ def test_nobody_overrides_the_permissions_again() -> None:
     closed = ("has_add_permission", "has_change_permission", "has_delete_permission")
     for subclass in (*ReadOnlyAdmin.__subclasses__(), *ReadOnlyAdmin.__subclasses__()[0].__subclasses__()):
         assert not set(vars(subclass)) & set(closed), subclass
+
+
+@pytest.mark.parametrize("permitted", [False, True], ids=["without the permission", "with it"])
+@pytest.mark.parametrize("name", sorted(PAGES_OF))
+@pytest.mark.parametrize("pk", ["1", "nothing"])
+def test_no_stock_url_of_a_page_fails(name: str, pk: str, permitted: bool) -> None:
+    client = client_with("looker", *([f"view_{name}"] if permitted else []))
+    for part in ("add/", f"{pk}/", f"{pk}/change/", f"{pk}/history/"):
+        answer = client.get(f"/admin/pgqueue/{name}/{part}")
+        assert answer.status_code in ((200, 302, 403, 404) if permitted else (302, 403)), part
+    assert client.get(f"/admin/pgqueue/{name}/{pk}/delete/").status_code == 403
