@@ -453,3 +453,69 @@ def test_whatever_walks_all_models_finds_a_table_for_each(capsys):
     for model in apps.get_app_config("pgqueue").get_models():
         if not model._meta.proxy:
             model._base_manager.exists()
+
+
+def rules_in(schema):
+    """Return the constraints, the triggers and the storage of a schema's tables."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT conname || pg_get_constraintdef(oid) FROM pg_constraint
+            WHERE connamespace = %(schema)s::regnamespace AND contype = 'c'
+            UNION ALL
+            SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+            WHERE relnamespace = %(schema)s::regnamespace
+            UNION ALL
+            SELECT relname || reloptions::text FROM pg_class
+            WHERE relnamespace = %(schema)s::regnamespace AND reloptions IS NOT NULL
+            """,
+            {"schema": schema},
+        )
+        return sorted(name for (name,) in cursor.fetchall())
+
+
+@pytest.fixture
+def no_migrations(settings):
+    """What `pytest --nomigrations` and `TEST = {"MIGRATE": False}` do: all tables are made from the models."""
+    settings.MIGRATION_MODULES = {config.label: None for config in apps.get_app_configs()}
+
+
+def synchronize(alias):
+    call_command("migrate", database=alias, run_syncdb=True, verbosity=0, interactive=False)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_tables_made_without_migrations_are_the_same(elsewhere, settings):
+    migrate(elsewhere)
+    things, rules = things_in(elsewhere), rules_in(elsewhere)
+    migrate(elsewhere, ["zero"])
+    settings.MIGRATION_MODULES = {config.label: None for config in apps.get_app_configs()}
+    synchronize(elsewhere)
+    ours = [name for name in things_in(elsewhere) if name.startswith("pgqueue")]
+    assert ours == [name for name in things if name.startswith("pgqueue")]
+    assert set(rules) <= set(rules_in(elsewhere))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_migrations_a_job_can_be_claimed_and_what_is_there_stays(elsewhere, no_migrations):
+    synchronize(elsewhere)
+    job = NewJob(
+        queue="default",
+        task="t",
+        args="[1]",
+        kwargs=None,
+        priority=0,
+        lane=Lane.PLAIN,
+        max_attempts=8,
+        recovery="undeclared",
+    )
+    insert_many(elsewhere, [job, job], args=[None, None], kwargs=[None, None])
+    with connect(elsewhere, role="test") as worker:
+        claimant = Claimant(worker_id=1, tasks=("t",), lease_seconds=60)
+        (first,) = claim(worker, claimant, lane=Lane.PLAIN, limit=1)
+        with connections[elsewhere].cursor() as cursor:
+            cursor.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_rules")
+        synchronize(elsewhere)
+        (second,) = claim(worker, claimant, lane=Lane.PLAIN, limit=1)
+    assert second.fence > first.fence
+    assert "pgqueue_job_rules" in " ".join(rules_in(elsewhere))

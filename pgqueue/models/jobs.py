@@ -27,7 +27,7 @@ def _named(field: str) -> Q:
 class Job(models.Model):
     """One unit of work. No foreign keys: nothing cascades, and nothing locks a parent row.
 
-    What must hold for every row, `pgqueue_check_job` says (migration `0002_beyond_models`).
+    What must hold for every row, `pgqueue_check_job` says (`beyond_models`).
     """
 
     id = models.BigAutoField(primary_key=True)
