@@ -75,9 +75,9 @@ HEADING = f"{'screen':44} {'queries':>7} {'db ms':>8} {'all ms':>8} {'KiB':>6} {
 def is_unbounded(query: str) -> bool:
     """Say whether a query of a screen counts, skips or compares as many rows as there are.
 
-    Statements of our own, which begin with their header, have caps of their own.
+    Statements of our own, which begin with their name, have caps of their own.
     """
-    if query.startswith("--") or "pgqueue_" not in query:
+    if "/*pgqueue." in query or "pgqueue_" not in query:
         return False
     return UNBOUNDED.search(query) is not None and BOUNDED.search(query) is None
 
