@@ -50,7 +50,7 @@ RULES = Part(
                 WHEN attempts < 0 OR attempts > max_attempts OR lease_losses < 0 THEN 'attempts_range'
                 WHEN unknown_effects < 0 THEN 'unknown_counted'
                 WHEN priority NOT BETWEEN -100 AND 100 THEN 'priority_range'
-                WHEN lane NOT BETWEEN 0 AND 2 THEN 'lane_known'
+                WHEN lane NOT BETWEEN 0 AND 3 THEN 'lane_known'
                 WHEN (state = 'running') <> (worker_id IS NOT NULL) OR (worker_id IS NULL) <> (lease_until IS NULL)
                     THEN 'running_leased'
                 WHEN (state = ANY ('{succeeded,dead,cancelled}'::text[])) <> (finished_at IS NOT NULL)
@@ -66,7 +66,7 @@ RULES = Part(
                     THEN 'unknown_staged'
                 WHEN unknown_effects <> 0 AND recovery <> 'idempotent' AND state = ANY ('{pending,retrying}'::text[])
                     THEN 'no_blind_replay'
-                WHEN (lane = 2) <> (lease_losses > 0) OR lane = 0 AND COALESCE(shard_key, tenant, resource) IS NOT NULL
+                WHEN (lane >= 2) <> (lease_losses > 0) OR lane = 0 AND COALESCE(shard_key, tenant, resource) IS NOT NULL
                     THEN 'lane_shape'
                 WHEN blocks_key IS NOT NULL AND shard_key IS NULL THEN 'blocks_key_shape'
                 WHEN until_started IS NOT NULL AND unique_key IS NULL THEN 'until_started_shape'

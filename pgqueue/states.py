@@ -60,12 +60,14 @@ class Lane(IntEnum):
     LANED = 1
     """It names a tenant, a shard key or a resource: claimed under the locks of its lane."""
     ALONE = 2
-    """It has lost a lease: claimed by a worker that holds nothing else."""
-    BOUND = 3
+    """It has lost a lease: it runs in a process that runs nothing else, the quarantine where a worker has one."""
+    ISOLATED = 3
+    """Its quarantine was lost together with the worker that had started it: it runs in a worker that is empty."""
+    BOUND = 4
     """Stored as plain, but its queue or task has a limit, a rate or a pause: claimed as a laned one."""
 
 
-STORED = (Lane.PLAIN, Lane.LANED, Lane.ALONE)
+STORED = (Lane.PLAIN, Lane.LANED, Lane.ALONE, Lane.ISOLATED)
 """What the column holds. Whether a plain job is bound depends on rows that operators change."""
 
 

@@ -16,6 +16,7 @@ from .protocol.blocking import end_blockers
 from .protocol.taking_over import NOBODYS, Expired, Mine, Taken, Verdict, list_expired, take_over
 from .recovery import Facts, asks_probe, decide
 from .server_errors import is_everybodys
+from .states import Lane
 
 logger = get_logger(__name__)
 
@@ -43,7 +44,7 @@ def take_over_expired(
             one.job.task,
             one.job.fence,
             one.job.worker_id,
-            one.job.lease_losses + 1,
+            one.job.lease_losses + one.verdict.counts,
             one.verdict.target,
         )
     return taken
@@ -85,11 +86,14 @@ def verdict(job: Expired) -> Verdict:
     """Apply the decision table to a locked row.
 
     The first loss may have been a neighbour's fault and charges nobody; from then on the job runs alone,
-    and each further loss is its own.
+    and each further loss is its own. If a quarantine was lost together with its parent, the host or a neighbour in
+    the parent may be the cause. That loss does not count, and the job runs isolated: without any neighbour.
     """
     settings = conf.of(queue=job.queue, task=job.task)
     losses_alone = job.lease_losses
-    exhausted = losses_alone >= settings.max_lease_losses
+    lost_with_parent = job.lane == Lane.ALONE and job.parent_is_alive is False
+    lane = Lane.ISOLATED if lost_with_parent or job.lane == Lane.ISOLATED else Lane.ALONE
+    exhausted = losses_alone >= settings.max_lease_losses and not lost_with_parent
     facts = Facts(
         recovery=job.recovery,
         unknown_effects=job.unknown_effects,
@@ -99,8 +103,9 @@ def verdict(job: Expired) -> Verdict:
     )
     delay = 0.0 if losses_alone == 0 else _delay(losses_alone, settings)
     times = f"; lost {losses_alone} times alone, the limit is {settings.max_lease_losses}" if exhausted else ""
-    message = f"Worker {job.worker_id} was lost under fence {job.fence}: its lease ran out{times}."
-    return Verdict(decide(facts), delay, message, asks_probe(facts))
+    beside = "; the worker that had started it was lost too, so this loss does not count" if lost_with_parent else ""
+    message = f"Worker {job.worker_id} was lost under fence {job.fence}: its lease ran out{times}{beside}."
+    return Verdict(decide(facts), delay, message, asks_probe(facts), lane, counts=not lost_with_parent)
 
 
 def _delay(losses: int, settings: conf.Settings) -> float:

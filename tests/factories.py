@@ -131,6 +131,7 @@ class JobFactory(RowFactory):
         strict = factory.Trait(keyed=True, blocks_key=True)
         keyed = factory.Trait(shard_key="customer:7", lane=Lane.LANED)
         alone = factory.Trait(lease_losses=1, lane=Lane.ALONE)
+        isolated = factory.Trait(lease_losses=1, lane=Lane.ISOLATED)
 
     created_at = factory.LazyFunction(lambda: from_now(-1))
     run_at = factory.LazyFunction(lambda: from_now(-1))

@@ -195,7 +195,7 @@ def test_every_lane_has_statements_of_its_own():
     assert "job.lane = 0" in STATEMENTS["claim_behind"]
     assert "job.lane = 1" in STATEMENTS["pick_laned"]
     assert "job.lane = %(lane)s" in STATEMENTS["pick_bound"]
-    assert [int(lane) for lane in STORED] == [0, 1, 2]
+    assert [int(lane) for lane in STORED] == [0, 1, 2, 3]
     assert set(Lane) == {*STORED, Lane.BOUND}
 
 

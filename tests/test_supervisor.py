@@ -434,7 +434,7 @@ def test_a_process_that_has_stopped_and_does_not_end_is_killed_and_replaced(tmp_
 def test_a_line_whose_descriptor_has_become_another_file_is_left_alone(tmp_path: Path) -> None:
     """A task may close every descriptor. The next file that is opened gets the number."""
     ours, theirs = open_line()
-    worker, supervisor_end = WorkerEnd(theirs), SupervisorEnd(ours)
+    worker, supervisor_end = WorkerEnd(theirs, slot=1), SupervisorEnd(ours)
     os.close(theirs)
     (tmp_path / "other").touch()
     reused = os.open(tmp_path / "other", os.O_RDWR)

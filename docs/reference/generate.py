@@ -118,7 +118,7 @@ def commands_page() -> str:
         rows = [
             (_spelling(action), _default(action), _sentence(action))
             for action in _parser(command, path.stem)._actions
-            if action.dest not in common
+            if action.dest not in common and action.help != argparse.SUPPRESS
         ]
         parts += [f"## {path.stem}", command.help, _table(("argument", "default", "means"), rows)]
     return _page("Commands", "Called with `python manage.py`. Django's own options are left out.", *parts)

@@ -103,7 +103,9 @@ def in_state(state: str) -> Q:
     """Return the condition of a state; waiting jobs are found by their lanes, as their indexes are by lane."""
     if state not in WAITING:
         return Q(state=state)
-    return Q(state=state) & (Q(lane__in=[Lane.PLAIN, Lane.ALONE]) | Q(lane=Lane.LANED, priority__gte=-100))
+    return Q(state=state) & (
+        Q(lane__in=[Lane.PLAIN, Lane.ALONE, Lane.ISOLATED]) | Q(lane=Lane.LANED, priority__gte=-100)
+    )
 
 
 def _by_state(alias: str, value: str) -> Q | None:

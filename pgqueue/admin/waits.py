@@ -28,7 +28,9 @@ REASONS = {
     ),
     "limit_reached": _("The limit of {name} is reached."),
     "rate_spent": _("The rate of {name} is used up for now."),
-    "runs_alone": _("It lost a lease before: a worker takes it when it has nothing else to do, and runs it alone."),
+    "runs_alone": _(
+        "It lost a lease before, so it runs alone: in a process of its own, or in a worker that holds nothing else."
+    ),
 }
 """By the names of `Standing`; what is due, or scheduled for later, needs no reason."""
 GROUPS = {

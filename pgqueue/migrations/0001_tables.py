@@ -63,6 +63,7 @@ class Migration(migrations.Migration):
                 ("heartbeat_at", models.DateTimeField()),
                 ("stopped_at", models.DateTimeField(blank=True, null=True)),
                 ("drain_requested_at", models.DateTimeField(blank=True, null=True)),
+                ("parent_id", models.BigIntegerField(blank=True, null=True)),
                 ("lease_seconds", models.FloatField()),
                 ("pid", models.IntegerField()),
                 ("slots", models.IntegerField()),
@@ -293,7 +294,7 @@ class Migration(migrations.Migration):
                         models.F("task"),
                         models.F("run_at"),
                         models.F("id"),
-                        condition=models.Q(("lane__in", [0, 2]), ("state__in", ["pending", "retrying"])),
+                        condition=models.Q(("lane__in", [0, 2, 3]), ("state__in", ["pending", "retrying"])),
                         name="pgqueue_job_waiting",
                     ),
                     models.Index(

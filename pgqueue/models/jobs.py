@@ -110,7 +110,7 @@ class Job(models.Model):
                 "run_at",
                 "id",
                 name="pgqueue_job_waiting",
-                condition=Q(state__in=_waiting, lane__in=[Lane.PLAIN.value, Lane.ALONE.value]),
+                condition=Q(state__in=_waiting, lane__in=[Lane.PLAIN.value, Lane.ALONE.value, Lane.ISOLATED.value]),
             ),
             models.Index(
                 "queue",

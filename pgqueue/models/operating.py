@@ -77,7 +77,10 @@ class Limit(models.Model):
 
 
 class Worker(models.Model):
-    """One start of a worker process; a restart is a new row, whatever the host is called."""
+    """One start of a worker process; a restart is a new row, whatever the host is called.
+
+    `parent_id` names the worker that started this one as its quarantine.
+    """
 
     id = models.BigAutoField(primary_key=True)
     version = models.BigIntegerField(default=1)
@@ -85,6 +88,7 @@ class Worker(models.Model):
     heartbeat_at = models.DateTimeField()
     stopped_at = models.DateTimeField(null=True, blank=True)
     drain_requested_at = models.DateTimeField(null=True, blank=True)
+    parent_id = models.BigIntegerField(null=True, blank=True)
     lease_seconds = models.FloatField()
     pid = models.IntegerField()
     slots = models.IntegerField()

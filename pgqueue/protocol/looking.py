@@ -32,6 +32,8 @@ class Horizon:
     """Some of the jobs whose lease has run out, by chance."""
     next_worker: int = 0
     """Where the next look is to go on."""
+    isolated_seconds: float | None = None
+    """For how long the first isolated job has been due."""
 
 
 def look(connection: psycopg.Connection[Any], claimant: Claimant, *, from_worker: int | None = None) -> Horizon:
@@ -46,7 +48,7 @@ def look(connection: psycopg.Connection[Any], claimant: Claimant, *, from_worker
         looked = connection.execute(load("look"), params)
     row = looked.fetchone()
     assert row is not None
-    due_lanes, next_due_seconds, next_expiry_seconds, expired_ids, next_worker, queues, *groups = row
+    due_lanes, next_due_seconds, next_expiry_seconds, expired_ids, next_worker, queues, *groups, isolated_seconds = row
     return Horizon(
         due_lanes=frozenset(due_lanes),
         next_due_seconds=next_due_seconds,
@@ -55,4 +57,5 @@ def look(connection: psycopg.Connection[Any], claimant: Claimant, *, from_worker
         groups=frozenset(zip(*groups, strict=True)),
         expired_ids=tuple(expired_ids),
         next_worker=next_worker,
+        isolated_seconds=isolated_seconds,
     )

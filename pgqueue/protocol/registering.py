@@ -25,8 +25,12 @@ def register(
     queues: Sequence[str] | None,
     excluded: Sequence[str],
     tasks: Sequence[str],
+    parent_id: int | None = None,
 ) -> int:
-    """Write down a started process and return its id. Nothing else is done here: whatever fails, no worker starts."""
+    """Write down a started process and return its id. Nothing else is done here: whatever fails, no worker starts.
+
+    `parent_id` is the worker of which this process is the quarantine.
+    """
     params = {
         "host": host,
         "pid": pid,
@@ -36,6 +40,7 @@ def register(
         "queues": None if queues is None else json.dumps(list(queues)),
         "excluded": json.dumps(list(excluded)),
         "tasks": json.dumps(sorted(tasks)),
+        "parent_id": parent_id,
     }
     with transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds):
         row = connection.execute(load("register_worker"), params).fetchone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -11,7 +11,7 @@ from psycopg.rows import args_row
 
 from .. import conf
 from ..sql import load
-from ..states import State
+from ..states import Lane, State
 from .connecting import transaction
 from .following import enqueue_on_dead, on
 
@@ -34,8 +34,11 @@ class Expired:
     attempts: int
     max_attempts: int
     lease_losses: int
+    lane: int
     worker_id: int
     replay_safe: bool
+    parent_is_alive: bool | None = None
+    """Whether the worker lives that had started this one as its quarantine; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Verdict:
     delay_seconds: float
     message: str
     probe: bool = False
+    lane: Lane = Lane.ALONE
+    counts: bool = True
+    """Whether the loss is the job's own, or may be a neighbour's fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ def take_over(
         transaction(connection, timeout_seconds=conf.current().claim_timeout_seconds),
         connection.cursor(row_factory=args_row(Expired)) as cursor,
     ):
-        locked = cursor.execute(load("lock_expired"), wanted).fetchall()
+        locked = _with_parents(connection, cursor.execute(load("lock_expired"), wanted).fetchall())
         verdicts = {job.id: decide(job) for job in locked}
         if not locked:
             return []
@@ -107,8 +113,19 @@ def take_over(
             "delay_seconds": [verdicts[job.id].delay_seconds for job in locked],
             "messages": [verdicts[job.id].message for job in locked],
             "probes": [verdicts[job.id].probe for job in locked],
+            "lanes": [int(verdicts[job.id].lane) for job in locked],
+            "counts": [verdicts[job.id].counts for job in locked],
         }
         rows = connection.execute(load("take_over"), params).fetchall()
         enqueue_on_dead(on(connection), [id for id, state in rows if state == State.DEAD])
     taken = {id for id, _ in rows}
     return [Taken(job, verdicts[job.id]) for job in locked if job.id in taken]
+
+
+def _with_parents(connection: psycopg.Connection[Any], locked: Sequence[Expired]) -> list[Expired]:
+    """Add whether the parents of the lost workers live, where that matters."""
+    ids = sorted({job.worker_id for job in locked if job.lane == Lane.ALONE})
+    if not ids:
+        return list(locked)
+    parents = dict(connection.execute(load("find_parents"), {"worker_ids": ids}).fetchall())
+    return [replace(job, parent_is_alive=parents.get(job.worker_id)) for job in locked]

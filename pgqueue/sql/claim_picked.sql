@@ -50,7 +50,7 @@ picked AS MATERIALIZED (
                         SELECT
                         FROM pgqueue_job AS recovered
                         WHERE recovered.state IN ('pending', 'retrying')
-                            AND recovered.lane = 2
+                            AND recovered.lane IN (2, 3)
                             AND recovered.queue = job.queue
                             AND recovered.shard_key = job.shard_key
                             AND recovered.id < job.id
@@ -139,7 +139,7 @@ claimed AS (
 )
 SELECT
     claimed.id, claimed.worker_id, claimed.fence, claimed.version, claimed.queue, claimed.task, claimed.priority,
-    CASE claimed.lane WHEN 0 THEN 3 ELSE claimed.lane END AS lane, claimed.attempts, claimed.max_attempts,
+    CASE claimed.lane WHEN 0 THEN 4 ELSE claimed.lane END AS lane, claimed.attempts, claimed.max_attempts,
     claimed.lease_losses, claimed.max_run_seconds, claimed.recovery, claimed.tenant, claimed.shard_key,
     claimed.operation_key, date_part('epoch', claimed.created_at) AS created_epoch,
     date_part('epoch', claimed.run_at) AS run_epoch,

@@ -7,7 +7,7 @@ WITH waiting AS MATERIALIZED (
     FROM (
         SELECT job.state, job.run_at
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2)
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2, 3)
         UNION ALL
         SELECT job.state, job.run_at
         FROM pgqueue_job AS job
@@ -56,7 +56,12 @@ SELECT
     (
         SELECT jsonb_build_object('id', running.id, 'task', running.task, 'worker', running.worker_id)
         FROM running
-        WHERE running.lane = 2
+        WHERE running.lane IN (2, 3)
+            AND NOT EXISTS (
+                SELECT
+                FROM pgqueue_worker AS quarantine
+                WHERE quarantine.id = running.worker_id AND quarantine.parent_id IS NOT NULL
+            )
         ORDER BY running.claimed_at
         LIMIT 1
     ) AS alone,
@@ -103,6 +108,7 @@ SELECT
         SELECT COALESCE(sum(worker.slots), 0)::bigint
         FROM pgqueue_worker AS worker
         WHERE worker.stopped_at IS NULL
+            AND worker.parent_id IS NULL
             AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => worker.lease_seconds)
     ) AS slots,
     CASE

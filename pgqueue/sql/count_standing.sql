@@ -61,7 +61,7 @@ waiting AS MATERIALIZED (
     FROM (
         SELECT job.queue, job.task, job.shard_key, job.run_at, job.id, job.tenant, job.resource, job.lane
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2)
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2, 3)
             AND %(ids)s::bigint[] IS NULL
         UNION ALL
         SELECT job.queue, job.task, job.shard_key, job.run_at, job.id, job.tenant, job.resource, job.lane
@@ -129,7 +129,7 @@ standings (standing, since, id, waits_for) AS (
                 OR seen.resource_id IN (SELECT spent.id FROM spent)
                 OR seen.queue_id IN (SELECT spent.id FROM spent)
                 THEN 'rate_spent'
-            WHEN seen.lane = 2 THEN 'runs_alone'
+            WHEN seen.lane IN (2, 3) THEN 'runs_alone'
             ELSE 'due'
         END AS standing,
         seen.run_at,

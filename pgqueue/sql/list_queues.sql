@@ -4,11 +4,11 @@
 -- table was last analysed. Paused ones first, then by name.
 WITH RECURSIVE walked (lane, queue, steps) AS (
     SELECT lanes.lane, first.queue, 1
-    FROM (VALUES (0::smallint), (2::smallint)) AS lanes (lane)
+    FROM (VALUES (0::smallint), (2::smallint), (3::smallint)) AS lanes (lane)
     CROSS JOIN LATERAL (
         SELECT job.queue
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = lanes.lane
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2, 3) AND job.lane = lanes.lane
         ORDER BY job.queue
         LIMIT 1
     ) AS first
@@ -18,7 +18,7 @@ WITH RECURSIVE walked (lane, queue, steps) AS (
     CROSS JOIN LATERAL (
         SELECT job.queue
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = walked.lane
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2, 3) AND job.lane = walked.lane
             AND job.queue > walked.queue
         ORDER BY job.queue
         LIMIT 1

@@ -1,5 +1,5 @@
 -- List workers that have missed a whole lease and still hold leases, or that fell silent lately while no worker
--- for the same queues has started since.
+-- for the same queues has started since. The worker that started a quarantine starts the next one itself.
 -- Returns: worker, host, pid, seconds since it was heard, leases, seconds until the first of them ends.
 SELECT
     worker.id, worker.host, worker.pid,
@@ -14,11 +14,13 @@ WHERE worker.stopped_at IS NULL
 GROUP BY worker.id
 HAVING count(job.id) > 0
     OR (
-        worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(missed_within_seconds)s::float8)
+        worker.parent_id IS NULL
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(missed_within_seconds)s::float8)
         AND NOT EXISTS (
             SELECT
             FROM pgqueue_worker AS other
             WHERE other.stopped_at IS NULL
+                AND other.parent_id IS NULL
                 AND other.heartbeat_at > statement_timestamp() - make_interval(secs => other.lease_seconds)
                 AND other.started_at > worker.heartbeat_at
                 AND other.queues IS NOT DISTINCT FROM worker.queues

@@ -9,7 +9,7 @@
 SELECT
     job.id, job.fence, job.queue, job.task, job.recovery, job.stage, job.unknown_effects,
     job.stop_requested_at IS NOT NULL AS stop_requested, job.attempts, job.max_attempts, job.lease_losses,
-    job.worker_id, COALESCE(job.replay_until > statement_timestamp(), false) AS replay_safe
+    job.lane, job.worker_id, COALESCE(job.replay_until > statement_timestamp(), false) AS replay_safe
 FROM pgqueue_job AS job
 WHERE job.id = ANY (%(ids)s::bigint[])
     AND coalesce(job.state = 'running', FALSE)

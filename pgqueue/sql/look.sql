@@ -1,20 +1,21 @@
 -- Look what there is to do and until when to sleep. One statement, no locks: an idle worker sends nothing else.
--- Returns: lanes with a due row in a served queue (3 for a plain one whose queue or task is bound); seconds to the
+-- Returns: lanes with a due row in a served queue (4 for a plain one whose queue or task is bound); seconds to the
 -- next future row, or to the next token of a rate that has none left; seconds to the next expiry of a lease
 -- (negative: expired), null where there is none, ids of some that have expired, and the worker from which the next look
--- is to go on: so many running rows are looked at, in the order of their workers, and round again; names of all queues with waiting jobs; queue, priority and task of
--- each group in the plain lane, which claims may mark.
+-- is to go on: so many running rows are looked at, in the order of their workers, and round again; names of all queues
+-- with waiting jobs; queue, priority and task of each group in the plain lane, which claims may mark; for how many
+-- seconds the first row of lane 3 has been due.
 -- The first of an order and not min(): of few rows, as old statistics have it, min() reads all.
 WITH RECURSIVE groups (lane, queue, priority, task, first_at) AS (
     SELECT lanes.lane, '', 101::smallint, '', NULL::timestamptz
-    FROM (VALUES (0::smallint), (2::smallint)) AS lanes (lane)
+    FROM (VALUES (0::smallint), (2::smallint), (3::smallint)) AS lanes (lane)
     UNION ALL
     SELECT groups.lane, next.queue, next.priority, next.task, next.run_at
     FROM groups
     CROSS JOIN LATERAL (
         SELECT job.queue, job.priority, job.task, job.run_at
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = groups.lane
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2, 3) AND job.lane = groups.lane
             AND (job.queue, job.priority * -1, job.task) > (groups.queue, groups.priority * -1, groups.task)
         ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
         LIMIT 1
@@ -64,14 +65,14 @@ seen (lane, first_at, next_at) AS MATERIALIZED (
                         OR bound.rate_per_second IS NOT NULL
                         OR bound.paused_at IS NOT NULL
                     )
-            ) THEN 3
+            ) THEN 4
             ELSE groups.lane
         END,
         groups.first_at,
         (
             SELECT min(job.run_at)
             FROM pgqueue_job AS job
-            WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = groups.lane
+            WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2, 3) AND job.lane = groups.lane
                 AND job.queue = groups.queue AND job.priority * -1 = groups.priority * -1 AND job.task = groups.task
                 AND job.run_at > statement_timestamp()
         )
@@ -157,4 +158,9 @@ SELECT
     ARRAY(SELECT DISTINCT found.queue FROM found WHERE found.queue IS NOT NULL) AS queues,
     ARRAY(SELECT groups.queue FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_queues,
     ARRAY(SELECT groups.priority FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_priorities,
-    ARRAY(SELECT groups.task FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_tasks
+    ARRAY(SELECT groups.task FROM groups WHERE groups.first_at IS NOT NULL AND groups.lane = 0) AS group_tasks,
+    (
+        SELECT extract(epoch FROM statement_timestamp() - min(seen.first_at))::float8
+        FROM seen
+        WHERE seen.lane = 3 AND seen.first_at <= statement_timestamp()
+    ) AS isolated_seconds

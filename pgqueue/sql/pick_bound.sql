@@ -1,4 +1,4 @@
--- Choose due jobs to be claimed one by one, and lock their limits and keys: those that have lost a lease (lane 2), or
+-- Choose due jobs to be claimed one by one, and lock their limits and keys: those that have lost a lease (lanes 2 and 3), or
 -- plain ones (lane 0) whose queue or task is bound; first half of a laned claim.
 -- One transaction with `claim_picked.sql`, which decides under a new snapshot: this one only proposes.
 -- Guard: at most one row per (queue, shard_key), none while a job of the key runs, and only with the locks of its
@@ -15,7 +15,7 @@ WITH RECURSIVE walked (queue, priority, task, first_at) AS (
     CROSS JOIN LATERAL (
         SELECT job.queue, job.priority, job.task, job.run_at
         FROM pgqueue_job AS job
-        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2) AND job.lane = %(lane)s::smallint
+        WHERE job.state IN ('pending', 'retrying') AND job.lane IN (0, 2, 3) AND job.lane = %(lane)s::smallint
             AND (job.queue, job.priority * -1, job.task) > (walked.queue, walked.priority * -1, walked.task)
         ORDER BY job.queue, job.priority * -1, job.task, job.run_at, job.id
         LIMIT 1
@@ -69,7 +69,7 @@ limits (id, free) AS MATERIALIZED (
     CROSS JOIN running
     WHERE (bound.max_running IS NOT NULL OR bound.rate_per_second IS NOT NULL OR bound.paused_at IS NOT NULL)
         AND (
-            %(lane)s::smallint = 2
+            %(lane)s::smallint IN (2, 3)
             OR bound.id IN (
                 SELECT 'queue:' || groups.queue FROM groups UNION ALL SELECT 'task:' || groups.task FROM groups
             )
@@ -96,7 +96,7 @@ due AS MATERIALIZED (
             row_number() OVER (ORDER BY job.run_at, job.id) AS rank
         FROM pgqueue_job AS job
         WHERE job.state IN ('pending', 'retrying')
-            AND job.lane IN (0, 2)
+            AND job.lane IN (0, 2, 3)
             AND job.lane = %(lane)s::smallint
             AND job.queue = groups.queue
             AND job.priority * -1 = groups.priority * -1
@@ -123,7 +123,7 @@ due AS MATERIALIZED (
         AND COALESCE((slots.free ->> ('queue:' || groups.queue))::int, 1) > 0
         AND COALESCE((slots.free ->> ('task:' || groups.task))::int, 1) > 0
         AND (
-            %(lane)s::smallint = 2
+            %(lane)s::smallint IN (2, 3)
             OR slots.free ? ('queue:' || groups.queue)
             OR slots.free ? ('task:' || groups.task)
         )

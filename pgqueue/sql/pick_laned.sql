@@ -228,7 +228,7 @@ groups AS MATERIALIZED (
 recovered (queue, shard_key, id) AS MATERIALIZED (
     SELECT job.queue, job.shard_key, job.id
     FROM pgqueue_job AS job
-    WHERE job.state IN ('pending', 'retrying') AND job.lane = 2 AND job.shard_key IS NOT NULL
+    WHERE job.state IN ('pending', 'retrying') AND job.lane IN (2, 3) AND job.shard_key IS NOT NULL
 ),
 limits (id, free) AS MATERIALIZED (
     SELECT bound.id, CASE

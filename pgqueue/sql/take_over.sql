@@ -1,19 +1,20 @@
 -- Take jobs from owners whose lease has run out; second half of a takeover.
 -- Transition: running -> retrying, cancelled, dead or unknown, as decided from the locked row.
 -- Guard: id, fence and stage as locked; the lease is expired.
--- Writes: the job with a new fence, so that the lost owner's writes are refused, and one more lost lease, so
--- that it runs alone from now on; an attempt with outcome `lost`, which charges nothing.
+-- Writes: the job with a new fence, so that the lost owner's writes are refused, one more lost lease if the loss
+-- counts, and the lane in which it runs alone from now on; an attempt with outcome `lost`, which charges nothing.
 -- The guards stand in a sub-select of their own: in a join, a table whose statistics know no running row makes
 -- the planner read the table first and the given rows once for each.
 -- Returns: id and state of the jobs taken over.
 WITH decided AS MATERIALIZED (
     SELECT
         lost.id, lost.fence AS lost_fence, lost.worker_id AS lost_worker_id, verdict.target, verdict.delay_seconds,
-        verdict.message, verdict.probe
+        verdict.message, verdict.probe, verdict.lane, verdict.counts
     FROM unnest(
         %(ids)s::bigint[], %(fences)s::bigint[], %(stages)s::text[], %(targets)s::text[],
-        %(delay_seconds)s::float8[], %(messages)s::text[], %(probes)s::bool[]
-    ) AS verdict (id, fence, stage, target, delay_seconds, message, probe)
+        %(delay_seconds)s::float8[], %(messages)s::text[], %(probes)s::bool[],
+        %(lanes)s::smallint[], %(counts)s::bool[]
+    ) AS verdict (id, fence, stage, target, delay_seconds, message, probe, lane, counts)
     CROSS JOIN LATERAL (
         SELECT job.id, job.fence, job.worker_id
         FROM pgqueue_job AS job
@@ -29,8 +30,8 @@ taken AS (
     SET state = decided.target,
         version = job.version + 1,
         fence = nextval('pgqueue_fence'),
-        lease_losses = job.lease_losses + 1,
-        lane = 2,
+        lease_losses = job.lease_losses + decided.counts::int,
+        lane = decided.lane,
         worker_id = NULL,
         lease_until = NULL,
         run_at = CASE

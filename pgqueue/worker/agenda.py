@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..protocol.claiming import MOMENT_SECONDS, Lease
@@ -11,7 +11,7 @@ from ..protocol.looking import Horizon
 from ..protocol.marks import rest_seconds
 from ..protocol.settling import Ending, EndingKind
 from ..states import Lane
-from .isolation import Isolation
+from .isolation import Isolation, is_overdue
 from .pace import Pace, Pool
 
 BUSY_LOOK_SECONDS = 1.0
@@ -45,6 +45,9 @@ class Source:
 
 
 ALONE = Source(Lane.ALONE, None)
+ISOLATED = Source(Lane.ISOLATED, None)
+APART = (ALONE, ISOLATED)
+"""Of these one job is held, and nothing beside it."""
 
 
 class Agenda:
@@ -56,11 +59,13 @@ class Agenda:
         paces: Mapping[Pool, Pace],
         notify_window_seconds: float,
         max_jobs: int | None,
+        lanes: Collection[Lane] = tuple(Lane),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._paces = paces
         self._notify_window_seconds = notify_window_seconds
         self._left = max_jobs
+        self._lanes = self._own_lanes = frozenset(lanes)
         self._clock = clock
         self._due: set[Source] = self._sources(Lane.PLAIN)
         self._resting_until: dict[Source, float] = {}
@@ -84,6 +89,9 @@ class Agenda:
     def see(self, horizon: Horizon, *, poll_seconds: float, took_seconds: float = 0.0) -> None:
         """Take in a look at the database."""
         self._look_not_before = self._clock() + rest_seconds(took_seconds)
+        self._lanes = self._own_lanes
+        if Lane.ALONE in self._own_lanes and is_overdue(horizon):
+            self._lanes |= {Lane.ISOLATED}
         self._due = {source for lane in horizon.due_lanes for source in self._sources(Lane(lane))}
         longest = BUSY_LOOK_SECONDS if self._due else poll_seconds
         known = [wait for wait in (horizon.next_due_seconds, horizon.next_expiry_seconds) if wait is not None]
@@ -96,8 +104,8 @@ class Agenda:
         self._look_at = 0.0
 
     def expect(self, lane: Lane, *, in_seconds: float = 0.0) -> None:
-        """A row of that lane becomes due after that time."""
-        if in_seconds > 0:
+        """A row of that lane becomes due after that time. Where others serve the lane, a look tells them."""
+        if in_seconds > 0 or lane not in self._lanes:
             self._look_within(in_seconds)
         else:
             self._due |= self._sources(lane)
@@ -118,10 +126,10 @@ class Agenda:
         self._moved_at = self._clock()
         if self._left is not None:
             self._left -= count
-        if source is ALONE:
+        if source in APART:
             if not count:
                 # Another worker was faster, or nobody here may run it: then it would be so again.
-                self._due.discard(ALONE)
+                self._due.discard(source)
                 self._isolation.give_way()
         elif count < asked and more_in_seconds is not None:
             self._resting_until[source] = self._clock() + max(START_SECONDS, more_in_seconds)
@@ -198,7 +206,7 @@ class Agenda:
         if any(self.room(source, held=held) > 0 for source in self._open(held)):
             return 0.0
         waits = [until for source, until in self._resting_until.items() if source in self._due]
-        if ALONE in self._due:
+        if self._due.intersection(APART):
             waits.append(self._isolation.not_before)
         look_at = max(self._look_at, self._look_not_before)
         until = min([look_at, *(until for until in waits if until > self._clock())])
@@ -223,7 +231,7 @@ class Agenda:
         if self._isolation.is_running:
             return ()
         if self._alone_is_next():
-            return () if sum(held.values()) else (ALONE,)
+            return () if sum(held.values()) else tuple(source for source in APART if source in self._due)[:1]
         order = (*GUARDED, Lane.PLAIN) if self._laned_first else (Lane.PLAIN, *GUARDED)
         candidates = (Source(lane, pool) for lane in order for pool in self._paces)
         return tuple(source for source in candidates if source in self._due and not self._rests(source))
@@ -232,11 +240,14 @@ class Agenda:
         return self._clock() < self._resting_until.get(source, 0.0)
 
     def _sources(self, lane: Lane) -> set[Source]:
-        return {ALONE} if lane is Lane.ALONE else {Source(lane, pool) for pool in self._paces}
+        if lane not in self._lanes:
+            return set()
+        apart = {source for source in APART if source.lane is lane}
+        return apart or {Source(lane, pool) for pool in self._paces}
 
     def _alone_is_next(self) -> bool:
-        others_wait = any(source != ALONE for source in self._due)
-        return ALONE in self._due and self._isolation.is_next(others_wait=others_wait)
+        apart = self._due.intersection(APART)
+        return bool(apart) and self._isolation.is_next(others_wait=len(self._due) > len(apart))
 
     def _end_naps(self, sources: Iterable[Source]) -> None:
         """Claim again at once, but from a source that rests for long, since a claim of it takes long."""

@@ -14,6 +14,7 @@ from ..holding import Holdings, boot_seconds
 from ..logs import get_logger
 from ..protocol.claiming import Claimant, Lease, Turn, claim, find_unheard
 from ..protocol.connecting import connect
+from ..protocol.looking import Horizon
 from ..protocol.pipelining import Wish, settle_and_claim
 from ..protocol.settling import Ending, EndingKind, Settled, settle_each
 from ..server_errors import DATABASE_ERRORS
@@ -62,7 +63,7 @@ class Dispatcher:
         outage: Outage,
         is_listening: Callable[[], bool],
         on_drain: Callable[[], None],
-        on_new_queues: Callable[[frozenset[str]], None],
+        on_look: Callable[[Horizon], None],
     ) -> None:
         self._options = options
         self._claimant = claimant
@@ -75,8 +76,8 @@ class Dispatcher:
         self._on_drain = on_drain
         self._paces = paces_of(pools.slots)
         self._linger_seconds = conf.current().settle_max_delay_seconds
-        window_seconds = conf.current().notify_window_seconds
-        self._agenda = Agenda(paces=self._paces, notify_window_seconds=window_seconds, max_jobs=options.max_jobs)
+        window, lanes = conf.current().notify_window_seconds, options.lanes
+        self._agenda = Agenda(paces=self._paces, notify_window_seconds=window, max_jobs=options.max_jobs, lanes=lanes)
         self._turns: defaultdict[Source, Turn] = defaultdict(Turn)
         self._connection: psycopg.Connection[Any] | None = None
         self._endings: list[Ending] = []
@@ -90,12 +91,11 @@ class Dispatcher:
             poll_seconds=options.poll_seconds,
             is_listening=is_listening,
             find_unheard=self._give_back_unheard,
-            on_new_queues=on_new_queues,
+            on_look=on_look,
             kept=holdings.kept,
         )
         self._answers = Answers(forget=self._forget, hand_out=self._hand_out, on_unread=self._lookout.doubt)
-        self._has_lost_one = False
-        self._draining = False
+        self._has_lost_one = self._draining = False
         self.orders = Orders()
 
     def run(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
 
 
@@ -12,6 +13,8 @@ class Exit(IntEnum):
     FORCED = 1
     RELOAD = 3
     """As in Django's own reloader. Nobody sees it: the process starts its program again."""
+    IDLE = 4
+    """A quarantine found nothing that it could run. Nobody sees it but the worker that started it."""
     CHILDREN_DIE = 70
     UNFIT = 75
     STUCK = 76
@@ -26,3 +29,16 @@ MEANINGS = {
     Exit.STUCK: "a job went on past its limit and could not be stopped but with its process; start it again",
     Exit.MEMORY: "drained because of --max-memory-mb; start it again",
 }
+
+
+def told(code: int) -> str:
+    """Return what a log line tells of the end of a process; negative codes are signals."""
+    if code < 0:
+        return f"signal={signal_name(-code)}"
+    reason = {int(one): one.name.lower() for one in Exit}.get(code, "unknown")
+    return f"status={code} reason={reason}"
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, or its number where it has none."""
+    return {int(one): one.name for one in signal.Signals}.get(number, str(number))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from ..protocol.looking import Horizon
+from ..states import Lane
+
 PATIENCE_SECONDS = 10.0
 """Longest pause of claims until the process is empty: what it runs may last for hours."""
 TIMES_THE_WAIT = 10
@@ -15,6 +18,18 @@ FRESH_SECONDS = 15.0
 """How long a new process serves other work first. The job may have killed the process before this one, and with it
 the memory of what other work was to get. It is longer than `Patience.steady_seconds` of the supervisor, so that a
 process with other work does not count as one that died early."""
+OVERDUE_SECONDS = 300.0
+"""An isolated job that has been due for so long found no empty process, and runs in quarantine after all."""
+
+
+def is_overdue(horizon: Horizon) -> bool:
+    """Return whether an isolated job has found no empty process for a long time."""
+    return horizon.isolated_seconds is not None and horizon.isolated_seconds >= OVERDUE_SECONDS
+
+
+def needs_quarantine(horizon: Horizon) -> bool:
+    """Return whether a job is due that a quarantine takes."""
+    return Lane.ALONE in horizon.due_lanes or is_overdue(horizon)
 
 
 class Isolation:

@@ -97,7 +97,9 @@ class SupervisorEnd:
 class WorkerEnd:
     """The end of a supervised process."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, slot: int) -> None:
+        self.slot = slot
+        """Which of the supervisor's processes this is."""
         self._descriptor = descriptor
         self._identity = _identity(descriptor)
 

@@ -14,9 +14,8 @@ from .. import conf
 from ..holding import boot_seconds
 from ..protocol.claiming import Claimant, Turn
 from ..protocol.listening import wake
-from ..protocol.looking import look
+from ..protocol.looking import Horizon, look
 from ..protocol.taking_over import Mine, Taken
-from ..states import Lane
 from ..takeover import Blockers, take_over_expired
 from .agenda import Agenda, Source
 from .finishing import Aftermath
@@ -41,7 +40,7 @@ class Lookout:
         poll_seconds: float,
         is_listening: Callable[[], bool],
         find_unheard: Callable[[psycopg.Connection[Any]], None],
-        on_new_queues: Callable[[frozenset[str]], None],
+        on_look: Callable[[Horizon], None],
         kept: Callable[[], Sequence[int]],
     ) -> None:
         self._claimant = claimant
@@ -51,11 +50,10 @@ class Lookout:
         self._longest_seconds = poll_seconds
         self._is_listening = is_listening
         self._find_unheard = find_unheard
-        self._on_new_queues = on_new_queues
+        self._on_look = on_look
         self._kept = kept
         self._doubt_until = 0.0
         self._blockers = Blockers()
-        self._named: set[str] = set()
         self._from_worker = claimant.worker_id
 
     def poll_seconds(self) -> float:
@@ -89,13 +87,11 @@ class Lookout:
         self._from_worker = horizon.next_worker
         for turn in self._turns.values():
             turn.marks.know(horizon.groups)
-        if new := horizon.queues - self._named:
-            self._named |= new
-            self._on_new_queues(new)
+        self._on_look(horizon)
 
     def _tell(self, connection: psycopg.Connection[Any], taken: Sequence[Taken]) -> None:
         self._aftermath.add_taken(taken)
         for one in taken:
-            self._agenda.expect(Lane.ALONE, in_seconds=one.verdict.delay_seconds)
+            self._agenda.expect(one.verdict.lane, in_seconds=one.verdict.delay_seconds)
         if taken:
             wake(connection, sorted({one.job.queue for one in taken}))

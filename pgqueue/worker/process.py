@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -19,6 +19,7 @@ from ..logs import get_logger, is_written
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
 from ..protocol.lending import lender
+from ..protocol.looking import Horizon
 from ..protocol.registering import Heard, register
 from ..protocol.upkeep import declare_limits
 from ..sql import load_all
@@ -27,6 +28,7 @@ from .bulk_runner import BulkRunner
 from .dispatcher import Dispatcher
 from .exits import Exit
 from .inbox import Inbox, Signal
+from .isolation import needs_quarantine
 from .leaving import leave
 from .listener import Listener
 from .options import Options
@@ -34,6 +36,7 @@ from .outage import Outage
 from .pace import Pool
 from .pools import Pools
 from .prober import Prober
+from .quarantine import Quarantine
 from .recycling import MemoryWatch
 from .signals import stop_signals
 from .stall import Stall
@@ -74,10 +77,13 @@ def _run(options: Options, inbox: Inbox) -> int:
     heartbeat = _heartbeat(options, claimant, holdings, inbox, runner, stall)
     pools.count_on(heartbeat)
     memory = MemoryWatch(options.max_memory_mb, on_over=lambda: inbox.put(Signal.STOP))
+    quarantine = _quarantine(options, claimant, inbox)
 
     def on_drain() -> None:
         heartbeat.draining = True
         memory.stop()
+        if quarantine is not None:
+            quarantine.drain()
 
     tally = Tally()
     upkeep = _upkeep(options, claimant, tally, undeclared)
@@ -92,34 +98,57 @@ def _run(options: Options, inbox: Inbox) -> int:
         outage=Outage(holdings, lease_seconds=options.lease_seconds, settle_elsewhere=heartbeat.settle),
         is_listening=lambda: listener is not None and listener.is_listening,
         on_drain=on_drain,
-        on_new_queues=upkeep.add_queues,
+        on_look=_look_heeder(upkeep, quarantine),
     )
     prober = Prober(alias=options.alias, worker_id=claimant.worker_id, tasks=registry.probed())
-    for part in (pools, prober, runner, heartbeat, memory, upkeep):
-        part.start()
-    if listener is not None:
-        listener.start()
+    # A quarantine may die at any time: it does nothing for others.
+    for_others = () if options.parent_id else (prober, runner)
+    for part in (pools, heartbeat, memory, upkeep, *for_others, listener, quarantine):
+        if part is not None:
+            part.start()
     _log_start(claimant, announces=options.announces_start)
     try:
         dispatcher.run()
+        _end_quarantine(quarantine, dispatcher)
     finally:
-        if listener is not None:
-            listener.stop()
-        for ending in (memory.stop, prober.stop, runner.stop, heartbeat.stop, pools.stop, upkeep.stop):
-            ending()
+        for part in (listener, memory, prober, runner, heartbeat, pools, upkeep):
+            if part is not None:
+                part.stop()
         keeper.flush(timeout_seconds=KEEPING_SECONDS)
         lender.close()
-    outcomes = " ".join(f"{state}={jobs}" for state, jobs in sorted(dispatcher.aftermath.outcomes().items()))
-    logger.info("worker.stopped worker=%d %s", claimant.worker_id, outcomes or "ended=0")
-    if pools.stuck() or pools.abandoned():
-        leave(pools.stuck(), pools.abandoned(), alias=options.alias, worker_id=claimant.worker_id)
-    return _status(dispatcher, memory)
+    return _finish(options, claimant, dispatcher, pools, memory)
 
 
 def _listener(options: Options, inbox: Inbox, runner: BulkRunner) -> Listener | None:
-    if not conf.current().listen:
+    if options.parent_id or not conf.current().listen:
         return None
     return Listener(options.alias, on_wake=lambda: inbox.put(Signal.WAKE), on_bulk=runner.hint)
+
+
+def _quarantine(options: Options, claimant: Claimant, inbox: Inbox) -> Quarantine | None:
+    if options.quarantine is None:
+        return None
+    return Quarantine(options.quarantine, worker_id=claimant.worker_id, on_end=lambda: inbox.put(Signal.WAKE))
+
+
+def _look_heeder(upkeep: Upkeep, quarantine: Quarantine | None) -> Callable[[Horizon], None]:
+    """Return what heeds a look: queues that are new get their rows, and jobs that lost a lease their process."""
+    named: set[str] = set()
+
+    def heed(horizon: Horizon) -> None:
+        if new := horizon.queues - named:
+            named.update(new)
+            upkeep.add_queues(new)
+        if quarantine is not None and needs_quarantine(horizon):
+            quarantine.want()
+
+    return heed
+
+
+def _end_quarantine(quarantine: Quarantine | None, dispatcher: Dispatcher) -> None:
+    """Wait for its job like for the worker's own. The heartbeat goes on, so that a loss of the job counts."""
+    if quarantine is not None:
+        quarantine.stop(wait=not (dispatcher.orders.is_unfit or dispatcher.orders.has_stuck))
 
 
 def _log_start(claimant: Claimant, *, announces: bool) -> None:
@@ -131,6 +160,19 @@ def _log_start(claimant: Claimant, *, announces: bool) -> None:
     if not claimant.tasks:
         modules = ", ".join(conf.current().task_modules)
         logger.warning("worker.no_tasks modules=%s hint=%r", modules, "is the app in INSTALLED_APPS?")
+
+
+def _finish(options: Options, claimant: Claimant, dispatcher: Dispatcher, pools: Pools, memory: MemoryWatch) -> Exit:
+    """Say what became of the process, and return its exit status; with stuck runs, leave with it."""
+    _log_end(claimant, dispatcher.aftermath.outcomes())
+    if pools.stuck() or pools.abandoned():
+        leave(pools.stuck(), pools.abandoned(), alias=options.alias, worker_id=claimant.worker_id)
+    return _status(dispatcher, memory, options)
+
+
+def _log_end(claimant: Claimant, outcomes: Mapping[str, int]) -> None:
+    ended = " ".join(f"{state}={jobs}" for state, jobs in sorted(outcomes.items()))
+    logger.info("worker.stopped worker=%d %s", claimant.worker_id, ended or "ended=0")
 
 
 def _upkeep(options: Options, claimant: Claimant, tally: Tally, undeclared: Limits | None) -> Upkeep:
@@ -164,11 +206,13 @@ def _heartbeat(
     )
 
 
-def _status(dispatcher: Dispatcher, memory: MemoryWatch) -> Exit:
+def _status(dispatcher: Dispatcher, memory: MemoryWatch, options: Options) -> Exit:
     if dispatcher.orders.has_stuck:
         return Exit.STUCK
     if dispatcher.orders.is_unfit:
         return Exit.UNFIT
+    if options.parent_id and not dispatcher.aftermath.outcomes():
+        return Exit.IDLE
     return Exit.MEMORY if memory.is_over else Exit.DONE
 
 
@@ -199,6 +243,7 @@ def _register(options: Options) -> tuple[Claimant, Limits | None]:
             queues=options.queues,
             excluded=options.excluded,
             tasks=tasks,
+            parent_id=options.parent_id,
         )
         undeclared = _declare(connection, conf.current().limits)
     claimant = Claimant(

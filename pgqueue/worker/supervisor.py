@@ -20,7 +20,7 @@ from django.db import connections
 
 from ..backoff import delay_seconds
 from ..logs import get_logger
-from .exits import Exit
+from .exits import Exit, signal_name, told
 from .lifeline import ASK_SECONDS, SupervisorEnd, WorkerEnd, open_line
 from .signals import HANDLED
 
@@ -137,7 +137,7 @@ class Supervisor:
                 pid = _fork()
                 if pid == 0:
                     self._close_lines()
-                    return WorkerEnd(theirs)
+                    return WorkerEnd(theirs, slot=slot.number)
                 os.close(theirs)
                 slot.pid, slot.due_at, slot.started_at = pid, None, time.monotonic()
                 logger.info("supervisor.child_started slot=%d pid=%d", slot.number, pid)
@@ -178,10 +178,10 @@ class Supervisor:
         """Pass on the first stop signal; at the second nobody is waited for."""
         if not self._has_signal:
             self._has_signal = True
-            logger.info("supervisor.draining signal=%s", _name(number))
+            logger.info("supervisor.draining signal=%s", signal_name(number))
             self._end_all(number)
             return
-        logger.warning("supervisor.killing signal=%s", _name(number))
+        logger.warning("supervisor.killing signal=%s", signal_name(number))
         self._status = Exit.FORCED
         self._end_all(signal.SIGKILL)
 
@@ -235,7 +235,7 @@ class Supervisor:
             "supervisor.child_ended slot=%d pid=%d %s lived_seconds=%.1f restart=%s",
             slot.number,
             pid,
-            _told(code),
+            told(code),
             lived_seconds,
             "never" if wait is None else f"in_{wait:.1f}_seconds",
         )
@@ -305,14 +305,3 @@ def _received(wakeups: int) -> bytes:
         return os.read(wakeups, 4096)
     except BlockingIOError:
         return b""
-
-
-def _told(code: int) -> str:
-    if code < 0:
-        return f"signal={_name(-code)}"
-    reason = {int(one): one.name.lower() for one in Exit}.get(code, "unknown")
-    return f"status={code} reason={reason}"
-
-
-def _name(number: int) -> str:
-    return {int(one): one.name for one in signal.Signals}.get(number, str(number))

@@ -92,6 +92,12 @@ def test_an_error_that_is_frequent_needs_a_person(operator: Client) -> None:
     assert "ended%3A1h" in need["url"]
 
 
+def test_a_job_in_quarantine_holds_nobody_up(operator: Client) -> None:
+    JobFactory(running=True, alone=True, worker_id=WorkerFactory(parent_id=WorkerFactory().pk).pk)
+    JobFactory()
+    assert not [need for need in look(operator).context["needs"] if "alone" in need["text"]]
+
+
 def test_a_job_that_runs_alone_is_said_to_hold_others_up(operator: Client) -> None:
     alone = JobFactory(running=True, alone=True)
     assert not [need for need in look(operator).context["needs"] if "alone" in need["text"]]

@@ -84,7 +84,7 @@ CAUSES: dict[str, tuple[Callable[[], tuple[Job, Any]], str, str]] = {
     "rate_spent": (of_a_spent_rate, "The rate of {} is used up for now.", "limit"),
     "task_unknown": (of_an_unknown_task, "No live worker knows its task.", ""),
     "queue_unserved": (of_an_unserved_queue, "No live worker that knows its task takes from its queue {}", "queue"),
-    "runs_alone": (after_a_lost_lease, "It lost a lease before: a worker takes it when it has nothing else to do", ""),
+    "runs_alone": (after_a_lost_lease, "It lost a lease before, so it runs alone: in a process of its own", ""),
     "due": (of_nothing, "Nothing holds it up: the next free worker takes it.", ""),
 }
 

@@ -236,6 +236,11 @@ class Database:
         assert row is not None
         return dict(zip(names, row, strict=True))
 
+    def settled_by(self, job_id: int | str) -> int:
+        """Return the worker that settled a job; for a quarantine, the worker that keeps it."""
+        keeper = "SELECT COALESCE(parent_id, id) FROM pgqueue_worker WHERE id = %s"
+        return int(self.value(keeper, self.job(job_id)["settled_by"]))
+
     def backends(self, role: str = "%") -> dict[int, str]:
         """Return pid and role of every session of a worker."""
         return dict(
@@ -339,7 +344,7 @@ ACCOUNTS = """
                 SELECT FROM pgqueue_job AS busy
                 WHERE busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key
             ) THEN 'shard key busy'
-            WHEN job.lane IN (0, 1, 2) AND job.worker_id IS NULL AND job.lease_until IS NULL THEN 'claimable'
+            WHEN job.lane IN (0, 1, 2, 3) AND job.worker_id IS NULL AND job.lease_until IS NULL THEN 'claimable'
         END,
         job.state, job.lane, job.worker_id
     FROM pgqueue_job AS job

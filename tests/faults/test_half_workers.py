@@ -84,10 +84,12 @@ def test_an_ending_that_cannot_be_written_keeps_its_job_for_one_more_lease(
     refused = f"OLD.worker_id = {worker.worker_id()} AND NEW.state = 'succeeded'"
     with database.refusing(refused):
         journal.open()
-        other = workers.start(settings=SHORT_LEASE)
+        workers.start(settings=SHORT_LEASE)
         until(lambda: database.are_all("succeeded"))
         job = database.job(job_id)
-        assert (job["settled_by"], job["lease_losses"]) == (other.worker_id(), 1)
+        # Another has it, or the quarantine of the first: its statements are not refused.
+        assert job["settled_by"] != worker.worker_id()
+        assert job["lease_losses"] == 1
         assert worker.drain(within_seconds=15) in (0, UNFIT)
 
 
@@ -145,7 +147,7 @@ def test_another_worker_takes_it_over(workers: Workers, database: Database, jour
     journal.open()
     assert worker.wait() == UNFIT
     until(lambda: database.are_all("succeeded"))
-    assert database.job(job_id)["settled_by"] == other.worker_id()
+    assert database.settled_by(job_id) == other.worker_id()
     assert worker.says("ending.refused", f"job={job_id}")
 
 

@@ -177,7 +177,7 @@ def test_frozen_past_its_lease_a_worker_writes_nothing_and_stops(
     assert frozen.says("ending.refused", f"job={job_id}")
     assert frozen.says("worker.stopping", "leases_ran_out")
     assert database.job(job_id) == before
-    assert before["settled_by"] == other.worker_id()
+    assert database.settled_by(job_id) == other.worker_id()
     assert journal.starts() == ["job", "job"]
 
 

@@ -662,9 +662,11 @@ def verdict_on(job, **changes):
         "delay": 0.0,
         "message": "lost",
         "probe": False,
+        "lane": Lane.ALONE,
+        "counts": True,
         **changes,
     }
-    names = {"delay": "delay_seconds"}
+    names = {"delay": "delay_seconds", "counts": "counts"}
     return {names.get(name, f"{name}s"): [value] for name, value in verdict.items()}
 
 
@@ -693,6 +695,31 @@ def not_locked_for_a_takeover(**shape):
 
     scenario.__name__ = "not_locked_for_a_takeover_" + "_".join(shape or ["pending"])
     return scenario
+
+
+def lost_with_its_parent(**parent):
+    """A job was lost in the quarantine of a worker that lives no more, beside others that do."""
+
+    def scenario(sessions):
+        WorkerFactory()
+        quarantine = WorkerFactory(parent_id=WorkerFactory(**parent).pk)
+        WorkerFactory(parent_id=WorkerFactory().pk)
+        job = JobFactory(expired=True, alone=True, worker_id=quarantine.pk)
+        assert [taken.job.id for taken in take_over_expired(sessions.main)] == [job.id]
+        row = fresh(job)
+        assert (row.lane, row.lease_losses) == (Lane.ISOLATED, 1)
+
+    scenario.__name__ = "lost_with_its_parent_" + "_".join(parent)
+    return scenario
+
+
+def lost_without_a_parent(sessions):
+    """A worker of its own is nobody's quarantine: the job ran alone in it."""
+    worker = WorkerFactory(silent=True)
+    job = JobFactory(expired=True, alone=True, worker_id=worker.pk)
+    take_over_expired(sessions.main)
+    row = fresh(job)
+    assert (row.lane, row.lease_losses) == (Lane.ALONE, 2)
 
 
 def takeover_passes_over_a_lock(sessions):

@@ -14,7 +14,7 @@ TERMINAL_UNKNOWN = {"unknown_effects": 1, "recovery": Recovery.IDEMPOTENT}
 BUSY = "busy.state = 'running' AND busy.queue = job.queue AND busy.shard_key = job.shard_key"
 KEY_LOCK = "pg_try_advisory_xact_lock(hashtextextended(chosen.queue || chr(31) || chosen.shard_key, 0))"
 LANE_OF = {"pick_laned": Lane.LANED, "pick_bound": Lane.ALONE}
-RECOVERED = "recovered.state IN ('pending', 'retrying') AND recovered.lane = 2"
+RECOVERED = "recovered.state IN ('pending', 'retrying') AND recovered.lane IN (2, 3)"
 
 
 def cut(text, instead=""):
@@ -288,7 +288,7 @@ CLAIM = [
     Mutant(
         "pick_laned",
         "or an older one waits that has lost its lease",
-        cut("job.lane = 2 AND job.shard_key IS NOT NULL", "false"),
+        cut("job.lane IN (2, 3) AND job.shard_key IS NOT NULL", "false"),
         s.pick_looks_past_a_key_with_a_recovered_job,
     ),
 ]
@@ -397,6 +397,22 @@ TAKEOVER = [
         cut("AND job.lease_until <= statement_timestamp()"),
         s.not_locked_for_a_takeover(running=True),
     ),
+    Mutant(
+        "find_parents",
+        "the parent of this worker",
+        cut("WHERE parent.id = child.parent_id AND", "WHERE"),
+        s.lost_with_its_parent(silent=True),
+    ),
+    Mutant(
+        "find_parents", "it has not stopped", cut("AND parent.stopped_at IS NULL"), s.lost_with_its_parent(stopped=True)
+    ),
+    Mutant(
+        "find_parents",
+        "its last heartbeat is less than half a lease ago",
+        cut("AND parent.heartbeat_at > statement_timestamp() - make_interval(secs => parent.lease_seconds / 2)"),
+        s.lost_with_its_parent(silent=True),
+    ),
+    Mutant("find_parents", "", cut("AND child.parent_id IS NOT NULL"), s.lost_without_a_parent),
     Mutant("lock_expired", "nobody else holds it", WAITS, s.takeover_passes_over_a_lock),
     Mutant(
         "lock_expired",

@@ -47,8 +47,8 @@ ADD_FINISHED = f"""
     ) AS finished
 """
 
-# Of ten live rows six are due, one is due tomorrow, one has a shard key, one runs, one has lost a lease; of those
-# that run, every tenth has expired.
+# Of ten live rows six are due, one is due tomorrow, one has a shard key, one runs, one has lost a lease (in lane
+# 2 or 3); of those that run, every tenth has expired.
 ADD_LIVE = f"""
     INSERT INTO pgqueue_job ({COLUMNS})
     SELECT
@@ -58,7 +58,7 @@ ADD_LIVE = f"""
         CASE WHEN kind = 8 THEN instant + CASE WHEN n %% 100 = 8 THEN interval '-1 s' ELSE interval '1 h' END END,
         CASE WHEN kind = 8 THEN instant END, NULL, NULL,
         n / 10 %% 3,
-        CASE kind WHEN 7 THEN 1 WHEN 9 THEN 2 ELSE 0 END, 0, 8, CASE WHEN kind = 9 THEN 1 ELSE 0 END, 0,
+        CASE kind WHEN 7 THEN 1 WHEN 9 THEN 2 + n / 10 %% 2 ELSE 0 END, 0, 8, CASE WHEN kind = 9 THEN 1 ELSE 0 END, 0,
         CASE kind WHEN 8 THEN 'running' WHEN 9 THEN 'retrying' ELSE 'pending' END,
         'q' || n / 30 %% 4, %(task)s, 'undeclared', 'not_called',
         CASE WHEN kind = 7 THEN 'key' || n END, NULL

@@ -38,6 +38,8 @@ def statements(connection):
         "delay_seconds": [0.0] * len(lost_ids),
         "messages": ["lost"] * len(lost_ids),
         "probes": [False] * len(lost_ids),
+        "lanes": [2] * len(lost_ids),
+        "counts": [True] * len(lost_ids),
     }
     return {
         "claim of all queues": ({**CLAIMANT, **WHOLE, "limit": BATCH}, True),
@@ -53,6 +55,7 @@ def statements(connection):
         "claim_behind": ({**CLAIMANT, "limit": BATCH, **as_param(("q1", 0, TASK), (0.0, 0))}, True),
         "pick_laned": ({**CLAIMANT, **NEW_ROUND, "limit": BATCH, "lane": 1}, True),
         "pick_bound of lane 2": ({**CLAIMANT, **NEW_ROUND, "limit": 1, "lane": 2}, True),
+        "pick_bound of lane 3": ({**CLAIMANT, **NEW_ROUND, "limit": 1, "lane": 3}, True),
         "claim_picked": ({**CLAIMANT, "ids": laned, "locked": []}, True),
         "renew": ({**held, "lease_seconds": 60.0}, True),
         "complete": ({**held, **unheld, "run_seconds": [1.0] * count, "results": ["1"] * count}, True),

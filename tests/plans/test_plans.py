@@ -26,6 +26,7 @@ MOST_ROWS = {
     "renew": 10 * BATCH,
     "pick_laned": RECOVERED + RUNNING + 3 * BATCH,
     "pick_bound of lane 2": RECOVERED + RUNNING + 3 * BATCH,
+    "pick_bound of lane 3": RECOVERED + RUNNING + 3 * BATCH,
     "claim_picked": RECOVERED + RUNNING + 10 * BATCH,
 }
 

@@ -4,6 +4,7 @@ import pytest
 
 from pgqueue.protocol import looking
 from pgqueue.protocol.looking import look
+from pgqueue.states import Lane
 from tests.factories import JobFactory, QueueFactory, from_now
 from tests.statements.doing import claimant
 
@@ -112,3 +113,15 @@ def test_a_look_that_reads_all_leases_stays_where_it_is(session):
     horizon = look(session, claimant(), from_worker=5)
     assert horizon.next_worker == 5
     assert horizon.next_expiry_seconds < 0
+
+
+def test_how_long_an_isolated_job_has_been_due_is_told(session):
+    JobFactory(run_at=from_now(-900), alone=True)
+    assert look(session, claimant()).isolated_seconds is None
+    JobFactory(isolated=True, future=True)
+    assert look(session, claimant()).isolated_seconds is None
+    JobFactory(isolated=True, run_at=from_now(-600))
+    JobFactory(isolated=True, run_at=from_now(-5))
+    horizon = look(session, claimant())
+    assert horizon.due_lanes == {Lane.ALONE, Lane.ISOLATED}
+    assert 600 <= horizon.isolated_seconds < 660

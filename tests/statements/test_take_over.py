@@ -42,6 +42,62 @@ def test_a_lost_job_is_due_at_once_runs_alone_and_charges_nobody(session):
     assert claim_ids(session, lane=Lane.ALONE) == [job.id]
 
 
+HALF = WorkerFactory.lease_seconds / 2
+
+
+@quick
+@pytest.mark.parametrize(
+    ("parent", "lane", "losses"),
+    [
+        ({}, Lane.ALONE, 2),
+        ({"heartbeat_at": -HALF + 1}, Lane.ALONE, 2),
+        ({"heartbeat_at": -HALF - 1}, Lane.ISOLATED, 1),
+        ({"stopped": True}, Lane.ISOLATED, 1),
+    ],
+    ids=["alive", "beating", "silent", "stopped"],
+)
+def test_a_loss_in_quarantine_counts_if_the_worker_that_started_it_lives(session, parent, lane, losses):
+    if "heartbeat_at" in parent:
+        parent = {"heartbeat_at": from_now(parent["heartbeat_at"])}
+    quarantine = WorkerFactory(parent_id=WorkerFactory(**parent).pk, silent=True)
+    job = JobFactory(expired=True, alone=True, worker_id=quarantine.pk)
+    assert taken_ids(session) == [job.id]
+    row = fresh(job)
+    assert (row.state, row.lane, row.lease_losses) == ("retrying", lane, losses)
+    assert ("this loss does not count" in row.last_error) is (lane is Lane.ISOLATED)
+
+
+@quick
+def test_the_first_loss_is_not_asked_whose_it_was(session):
+    """Not even in a quarantine, which takes no such jobs: it says nothing about the job."""
+    quarantine = WorkerFactory(parent_id=WorkerFactory(stopped=True).pk, silent=True)
+    job = JobFactory(expired=True, worker_id=quarantine.pk)
+    assert taken_ids(session) == [job.id]
+    assert (fresh(job).lane, fresh(job).lease_losses) == (Lane.ALONE, 1)
+
+
+@quick
+@pytest.mark.parametrize("by", ["a worker of its own", "a quarantine lost with its parent"])
+def test_a_loss_of_an_isolated_job_always_counts(session, by):
+    parent = None if by == "a worker of its own" else WorkerFactory(stopped=True).pk
+    job = JobFactory(expired=True, isolated=True, worker_id=WorkerFactory(parent_id=parent, silent=True).pk)
+    assert taken_ids(session) == [job.id]
+    assert (fresh(job).lane, fresh(job).lease_losses) == (Lane.ISOLATED, 2)
+
+
+@quick
+def test_a_job_that_kills_quarantine_and_parent_comes_to_an_end(session):
+    """Once the loss that does not count, then as often as any other."""
+    quarantine = WorkerFactory(parent_id=WorkerFactory(stopped=True).pk, silent=True)
+    job = JobFactory(expired=True, alone=True, lease_losses=3, worker_id=quarantine.pk)
+    assert taken_ids(session) == [job.id]
+    assert (fresh(job).state, fresh(job).lane) == ("retrying", Lane.ISOLATED)
+    job = JobFactory(expired=True, isolated=True, lease_losses=3)
+    assert taken_ids(session) == [job.id]
+    assert (fresh(job).state, fresh(job).lease_losses) == ("dead", 4)
+    assert "lost 3 times alone" in fresh(job).last_error
+
+
 @quick
 @pytest.mark.parametrize(
     "shape",

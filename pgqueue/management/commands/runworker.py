@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,13 @@ from ...bounds import LONGEST_SECONDS
 from ...compat import Task
 from ...logs import show_on_stderr
 from ...protocol.connecting import job_alias
+from ...states import Lane
 from ...worker.exits import MEANINGS, Exit
 from ...worker.inbox import Inbox, Signal
 from ...worker.lifeline import WorkerEnd
 from ...worker.options import Options
 from ...worker.process import run_worker
+from ...worker.quarantine import ParentWatch, command_for
 from ...worker.recycling import resident_mb, run_reloading, start_anew
 from ...worker.shutdown import run_to_the_end
 from ...worker.supervisor import Patience, close_connections, other_threads, supervise
@@ -100,6 +103,7 @@ class Command(BaseCommand):
             "--reload", action="store_true", help="Drain and start again when code changes; only with DEBUG."
         )
         parser.add_argument("--database", help="Alias of the database the jobs are in.")
+        parser.add_argument("--quarantine", nargs=2, type=int, metavar=("WORKER", "PID"), help=SUPPRESS)
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run as a program does. Unlike under `call_command`, the process ends with it, whatever tasks left behind."""
@@ -111,14 +115,30 @@ class Command(BaseCommand):
         options["announces_start"] = leaves_level_open and options["verbosity"] > 0
         _refuse_nonsense(options)
         worker_options = _options(options)
-        if options["processes"]:
-            status = _run_many(worker_options, options["processes"])
+        if options["quarantine"]:
+            status = _run_quarantine(worker_options, *options["quarantine"])
         else:
-            status = _run_one(worker_options, reload=options["reload"])
+            status = self._run_workers(worker_options, options)
         if status == Exit.RELOAD:
             start_anew()
         if status != Exit.DONE:
             sys.exit(status)
+
+    def _run_workers(self, worker_options: Options, options: dict[str, Any]) -> int:
+        if not options["burst"] and not options["reload"]:
+            worker_options = self._with_quarantine(worker_options, verbosity=options["verbosity"])
+        if options["processes"]:
+            return _run_many(worker_options, options["processes"])
+        return _run_one(worker_options, reload=options["reload"])
+
+    def _with_quarantine(self, options: Options, *, verbosity: int) -> Options:
+        """Only a process that Django's command line started can be started the same way once more."""
+        if not getattr(self, "_called_from_command_line", False):
+            return options
+        command = command_for(options, name=type(self).__module__.rpartition(".")[2], verbosity=verbosity)
+        if command is None:
+            return options
+        return replace(options, quarantine=command, lanes=tuple(lane for lane in Lane if lane is not Lane.ALONE))
 
 
 def _refuse_nonsense(given: dict[str, Any]) -> None:
@@ -169,7 +189,7 @@ def _run_many(options: Options, processes: int) -> int:
     end = supervise(processes, burst=options.burst, on_stop=lambda: inbox.put(Signal.STOP), patience=patience)
     if isinstance(end, WorkerEnd):
         try:
-            return _run(options, partial(run_worker, options, inbox, supervised=True))
+            return _run_slot(options, inbox, slot=end.slot)
         finally:
             end.say_stopped()
     if end == Exit.CHILDREN_DIE:
@@ -178,6 +198,21 @@ def _run_many(options: Options, processes: int) -> int:
             returncode=end,
         )
     return end
+
+
+def _run_slot(options: Options, inbox: Inbox, *, slot: int) -> int:
+    """Run one of the supervised workers. The first keeps the quarantine of all, to bound memory and connections."""
+    if slot != 1:
+        options = replace(options, quarantine=None)
+    return _run(options, partial(run_worker, options, inbox, supervised=True))
+
+
+def _run_quarantine(options: Options, worker_id: int, pid: int) -> int:
+    """Run jobs that have lost a lease until none is due, or until the worker that started this process is gone."""
+    options = replace(options, burst=True, lanes=(Lane.ALONE,), parent_id=worker_id, announces_start=False)
+    inbox = Inbox()
+    ParentWatch(pid, on_gone=lambda: inbox.put(Signal.STOP)).start()
+    return _run(options, partial(run_worker, options, inbox, supervised=True))
 
 
 def _run_one(options: Options, *, reload: bool) -> int:
