@@ -8,12 +8,13 @@ from typing import Any
 
 from django.conf import settings
 from django.core import checks
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from . import conf, registry
 from .backend import PGQueueBackend
 from .compat import InvalidTaskBackend, task_backends
 from .protocol.connecting import job_alias
+from .protocol.refusing import ADVICE, why_read_only
 from .states import Recovery
 
 _BOUNDS = {"keepalives_idle", "tcp_user_timeout"}
@@ -41,6 +42,24 @@ def check_database(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]
             id="pgqueue.E011",
         )
     ]
+
+
+@checks.register("pgqueue", checks.Tags.database)
+def check_primary(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that jobs are not written to a standby or a read-only database (pgqueue.W019); asks it, if you do."""
+    databases = kwargs.get("databases") or []
+    if any(conf.problems(getattr(settings, "PGQUEUE", {}))) or job_alias() not in databases:
+        return []
+    why = _why_read_only(job_alias())
+    return [] if why is None else [checks.Warning(why, hint=ADVICE, id="pgqueue.W019")]
+
+
+def _why_read_only(alias: str) -> str | None:
+    """Return None where nobody can tell: Django 6.1 asks every database when checks are named by their tag."""
+    try:
+        return why_read_only(alias) if connections[alias].vendor == "postgresql" else None
+    except DatabaseError:
+        return None
 
 
 @checks.register("pgqueue")

@@ -21,6 +21,8 @@ EVERYBODYS_CLASSES = ("08", "25", "40", "53", "57", "58")
 """Connection, state of the transaction (read-only is one), rollback, resources, operator's intervention, system."""
 EVERYBODYS_CODES = ("0A000", "55P03")
 """A cached plan whose result type changed, which a new connection cures; a lock that is not to be had."""
+CONNECTION_CODES = ("08", "28", "3D", "53300", "57P")
+"""Connection, authorization, no such database, too many connections, a server that starts or stops."""
 OWN_NAMES = "pgqueue_"
 """How every table and constraint of the queue's own begins."""
 
@@ -46,3 +48,15 @@ def is_everybodys(error: BaseException) -> bool:
     if sqlstate is None:
         return not is_of_the_value(error)
     return sqlstate[:2] in EVERYBODYS_CLASSES or sqlstate in EVERYBODYS_CODES
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Return whether a write met a standby, or a read-only session."""
+    return getattr(error, "sqlstate", None) == "25006"
+
+
+def is_of_a_connection(error: BaseException) -> bool:
+    """Return whether there is no connection to the server, or no longer: nothing was said of any statement."""
+    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CODES)

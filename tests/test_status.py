@@ -163,3 +163,13 @@ def test_no_more_rows_are_looked_at_than_the_cap() -> None:
     for _ in range(3):
         JobFactory()
     assert [standing.jobs for standing in count_standing("default", cap=2)] == [2]
+
+
+def test_a_read_only_database_is_told_beside_the_figures() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL default_transaction_read_only = on")
+    out, err = StringIO(), StringIO()
+    call_command("pgqueue_status", stdout=out, stderr=err)
+    assert out.getvalue() == "No unfinished jobs.\n"
+    assert "Database 'default' is read-only" in err.getvalue()
+    assert "target_session_attrs" in err.getvalue()

@@ -23,7 +23,7 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.DONE: "drained after a signal, --burst found nothing more, or --max-jobs are done",
-    Exit.FORCED: "a second signal, or an error that is told: wrong options, no database at the start",
+    Exit.FORCED: "a second signal, or an error that is told: wrong options, no usable database at the start",
     Exit.CHILDREN_DIE: "with --processes: the processes die soon after their start, again and again",
     Exit.UNFIT: "it could not work any more: its leases ran out, or it was without what it needs; start it again",
     Exit.STUCK: "a job went on past its limit and could not be stopped but with its process; start it again",

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from ...protocol.blocking import Blocker, list_blockers
 from ...protocol.connecting import job_alias
 from ...protocol.counting import COUNTED_AT_MOST, Standing, count_standing
+from ...protocol.refusing import ADVICE, why_read_only
 
 ALARM = 3
 """Exit status when something waits longer than it may."""
@@ -52,6 +53,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print one line per standing; fail when a limit is passed."""
         alias = options["database"] or job_alias()
+        if (why := why_read_only(alias)) is not None:
+            self.stderr.write(self.style.WARNING(f"{why} {ADVICE}"))
         standings = count_standing(alias)
         for standing in standings:
             self.stdout.write(json.dumps(asdict(standing)) if options["json"] else _told(standing))

@@ -20,6 +20,7 @@ from ...bounds import LONGEST_SECONDS
 from ...compat import Task
 from ...logs import show_on_stderr
 from ...protocol.connecting import job_alias
+from ...protocol.refusing import why_no_start
 from ...states import Lane
 from ...worker.exits import MEANINGS, Exit
 from ...worker.inbox import Inbox, Signal
@@ -231,9 +232,5 @@ def _refuse_low_memory_limit(options: Options) -> None:
 def _run(options: Options, work: Callable[[], int]) -> int:
     try:
         return work()
-    except psycopg.errors.UndefinedTable as error:
-        raise CommandError(
-            f"The queue's tables are missing in database {options.alias!r}: run manage.py migrate."
-        ) from error
-    except psycopg.OperationalError as error:
-        raise CommandError(f"Database {options.alias!r} cannot be reached: {error}") from error
+    except psycopg.Error as error:
+        raise CommandError(why_no_start(options.alias, error)) from error

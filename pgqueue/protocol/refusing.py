@@ -1,0 +1,40 @@
+"""Tell why a database takes no writes, or lets no worker start."""
+
+from __future__ import annotations
+
+import psycopg
+from django.db import connections
+
+from ..server_errors import is_of_a_connection, is_read_only
+from ..sql import load
+
+ADVICE = (
+    "Give workers, and whoever enqueues, the primary; with several hosts in HOST, set target_session_attrs to"
+    " 'read-write' in OPTIONS."
+)
+
+
+def why_read_only(alias: str) -> str | None:
+    """Return why the server behind Django's connection takes no writes, in one sentence; None where it takes them."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("read_role_of_server"))
+        is_standby, is_read_only_by_default = cursor.fetchone()
+    if is_standby:
+        return f"Database {alias!r} is a standby: jobs are neither enqueued nor run there."
+    if is_read_only_by_default:
+        return (
+            f"Database {alias!r} is read-only (default_transaction_read_only): jobs are neither enqueued nor run there."
+        )
+    return None
+
+
+def why_no_start(alias: str, error: psycopg.Error) -> str:
+    """Return for people why a worker cannot start, from the error of its first statements."""
+    if isinstance(error, psycopg.errors.UndefinedTable):
+        return f"The queue's tables are missing in database {alias!r}: run manage.py migrate."
+    if is_read_only(error):
+        return f"Database {alias!r} is a standby, or read-only. {ADVICE}"
+    if is_of_a_connection(error):
+        return f"Database {alias!r} cannot be reached: {error}"
+    code = error.sqlstate or "no SQLSTATE"
+    return f"Database {alias!r} refused the start of a worker ({type(error).__name__}, {code}): {error}"
