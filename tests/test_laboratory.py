@@ -129,6 +129,10 @@ PLANTED = {
         lambda run: ends_as(with_row(run, PLAIN, account="claimable"), PLAIN, "retrying"),
     ),
     "a probed job that waits for a person": ("stuck", lambda run: with_row(run, ASKED, recovery="probe")),
+    "a probe that nobody makes": (
+        "stuck",
+        lambda run: with_row(run, ASKED, recovery="probe", account="overdue for a probe"),
+    ),
     "no such transition": (
         "illegal",
         lambda run: with_moves(run, PLAIN, *moves_of(PLAIN, "pending", "succeeded", fence=9)),

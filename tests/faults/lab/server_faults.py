@@ -96,11 +96,13 @@ def altered(begin: str, end: str, *, cut: str | None = None) -> Fault:
     def fault(world: World, seconds: float) -> int:
         for statement in begin.split(";"):
             world.observer.rows(statement)
-        if cut is not None:
-            world.observer.rows(OF_A_ROLE, ROLE, CONNECTIONS[cut])
-        time.sleep(seconds)
-        for statement in end.split(";"):
-            world.observer.rows(statement)
+        try:
+            if cut is not None:
+                world.observer.rows(OF_A_ROLE, ROLE, CONNECTIONS[cut])
+            time.sleep(seconds)
+        finally:
+            for statement in end.split(";"):
+                world.observer.rows(statement)
         return 1
 
     return fault
@@ -123,8 +125,10 @@ WIDENED = (
 def revoked(privileges: str, tables: str) -> Fault:
     def fault(world: World, seconds: float) -> int:
         world.observer.rows(f"REVOKE {privileges} ON {tables} FROM {ROLE}")
-        time.sleep(seconds)
-        give_rights(world.observer.connection())
+        try:
+            time.sleep(seconds)
+        finally:
+            give_rights(world.observer.connection())
         return 1
 
     return fault
@@ -133,8 +137,10 @@ def revoked(privileges: str, tables: str) -> Fault:
 def raising(world: World, seconds: float) -> int:
     """Let a trigger of the site refuse the success of every twentieth job."""
     world.observer.connection().execute(RAISES)
-    time.sleep(seconds)
-    world.observer.rows("DROP FUNCTION lab_raise CASCADE")
+    try:
+        time.sleep(seconds)
+    finally:
+        world.observer.rows("DROP FUNCTION lab_raise CASCADE")
     return 1
 
 

@@ -40,6 +40,10 @@ ENDED = """
     SELECT count(*) FROM pgqueue_job
     WHERE NOT (state IN ('succeeded', 'dead', 'cancelled') OR (state = 'unknown' AND probe_at IS NULL))
 """
+ROWS = """
+    SELECT id, state, recovery, task, lease_losses, probe_at IS NOT NULL AND probe_at <= statement_timestamp()
+    FROM pgqueue_job
+"""
 DONE = """
     SELECT extract(epoch FROM at)::float8 FROM lab_move
     WHERE new_state = 'succeeded' AND old_state <> 'succeeded' AND at >= to_timestamp(%s)
@@ -249,7 +253,7 @@ class World:
 
     def evidence(self) -> Evidence:
         accounts = {row[0]: row[1] for row in self.observer.rows(ACCOUNTS)}
-        rows = self.observer.rows("SELECT id, state, recovery, task, lease_losses FROM pgqueue_job")
+        rows = self.observer.rows(ROWS)
         written = self.observer.rows("SELECT job_id, count(*) FROM lab_row GROUP BY job_id")
         lost = self.observer.value("SELECT count(*) FROM pgqueue_attempt WHERE outcome = 'lost'")
         return Evidence(
@@ -261,7 +265,10 @@ class World:
         )
 
 
-def _row(job: int, state: str, recovery: str, task: str, losses: int, accounts: dict[int, str | None]) -> Row:
+def _row(
+    job: int, state: str, recovery: str, task: str, losses: int, is_overdue: bool, accounts: dict[int, str | None]
+) -> Row:
     name = task.rpartition(".")[2]
     calls, writes = name not in WITHOUT_CALL, name not in WITHOUT_ROW
-    return Row(job, state, recovery, calls=calls, writes=writes, account=accounts.get(job), losses=losses)
+    account = "overdue for a probe" if is_overdue else accounts.get(job)
+    return Row(job, state, recovery, calls=calls, writes=writes, account=account, losses=losses)
