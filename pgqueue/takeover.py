@@ -12,7 +12,7 @@ from . import conf
 from .backoff import delay_seconds
 from .foreign import told
 from .logs import get_logger
-from .protocol.blocking import end_blockers
+from .protocol.blocking import TOLD_AFTER_SECONDS, end_blockers
 from .protocol.taking_over import NOBODYS, Expired, Mine, Taken, Verdict, list_expired, take_over
 from .recovery import Facts, asks_probe, decide
 from .server_errors import is_everybodys
@@ -70,7 +70,7 @@ class Blockers:
         for one in found:
             if one.ended:
                 logger.warning("takeover.freed job=%d fence=%d pid=%d", one.job_id, one.fence, one.pid)
-            elif (one.job_id, one.pid) not in self._told_at:
+            elif one.expired_seconds >= TOLD_AFTER_SECONDS and (one.job_id, one.pid) not in self._told_at:
                 self._told_at[one.job_id, one.pid] = now
                 logger.warning(
                     "takeover.blocked job=%d fence=%d pid=%d role=%s state=%s",

@@ -198,6 +198,16 @@ def test_any_other_session_is_named_and_left(
     body.execute("SELECT 1")
 
 
+def test_nobody_is_alarmed_by_a_worker_that_just_takes_the_job_over(
+    body: Connection, queue_connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = running(lease_until=from_now(seconds=-1))
+    body.execute("SELECT 1 FROM pgqueue_job WHERE id = %s FOR UPDATE", [job.id])
+    assert [found.pid for found in end_blockers(queue_connection)] == [body.info.backend_pid]
+    Blockers().deal(queue_connection)
+    assert caplog.records == []
+
+
 def test_a_session_named_after_another_job_or_fence_is_left(body: Connection, queue_connection: Connection) -> None:
     job, other = running(), running()
     complete(body, job)
