@@ -168,13 +168,13 @@ def steady(*, since: float, until: float, every: float) -> list[float]:
 @pytest.mark.parametrize(("pause", "expected"), [(0.0, 0.0), (3.0, 3.0), (100.0, None)])
 def test_recovery_is_the_time_to_the_old_throughput(pause: float, expected: float | None) -> None:
     done = [*steady(since=0, until=10, every=0.05), *steady(since=15 + pause, until=40, every=0.05)]
-    found = recovery_seconds(done, calm_since=0, fault_since=10, fault_until=15, until=40)
+    found = recovery_seconds(done, offered=20, calm_since=0, fault_since=10, fault_until=15, until=40)
     assert found == expected
 
 
 def test_a_throughput_that_stays_below_is_no_recovery() -> None:
     done = [*steady(since=0, until=10, every=0.05), *steady(since=15, until=40, every=0.06)]
-    assert recovery_seconds(done, calm_since=0, fault_since=10, fault_until=15, until=40) is None
+    assert recovery_seconds(done, offered=20, calm_since=0, fault_since=10, fault_until=15, until=40) is None
 
 
 def test_the_ledger_keeps_lines_of_many_processes_apart(tmp_path: Path) -> None:
@@ -189,3 +189,8 @@ def test_the_ledger_keeps_lines_of_many_processes_apart(tmp_path: Path) -> None:
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     entries = read(ledger)
     assert sorted(entry.facts["job"] for entry in entries) == [n * 100 + line for n in range(4) for line in range(25)]
+
+
+def test_a_backlog_before_the_fault_is_no_measure() -> None:
+    done = [*steady(since=0, until=10, every=0.01), *steady(since=15, until=40, every=0.05)]
+    assert recovery_seconds(done, offered=20, calm_since=0, fault_since=10, fault_until=15, until=40) == 0.0

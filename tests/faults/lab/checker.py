@@ -199,16 +199,23 @@ def throughput(instants: Iterable[float], *, since: float, until: float) -> list
 
 
 def recovery_seconds(
-    instants: Sequence[float], *, calm_since: float, fault_since: float, fault_until: float, until: float
+    instants: Sequence[float],
+    *,
+    offered: float,
+    calm_since: float,
+    fault_since: float,
+    fault_until: float,
+    until: float,
 ) -> float | None:
     """Return how long after the fault the throughput of two seconds was back at 95 % of before; None if never.
 
-    Jobs that wait for a due time of their own do not count: the load goes on, and what is due is done.
+    Before is at most what was offered, in jobs a second: more was the backlog of an earlier fault. Jobs that wait for a
+    due time of their own do not count: the load goes on, and what is due is done.
     """
     before = throughput(instants, since=calm_since, until=fault_since)
     if not sum(before):
         return None
-    rate = sum(before) / len(before)
+    rate = min(sum(before) / len(before), offered * BUCKET_SECONDS)
     after = throughput(instants, since=fault_until, until=until)
     for first in range(len(after) - WINDOW_BUCKETS + 1):
         if sum(after[first : first + WINDOW_BUCKETS]) >= ENOUGH * rate * WINDOW_BUCKETS:

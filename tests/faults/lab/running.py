@@ -23,7 +23,7 @@ from .world import World
 
 FULL = bool(os.environ.get("PGQUEUE_FULL")) and not SHORT
 ROUNDS = 3 if FULL else 1
-BEFORE_SECONDS = 4.0
+BEFORE_SECONDS = 2.0
 GIVE_UP_SECONDS = 60.0
 EXPECTED_STATUSES = {0, 75, -9, -15}
 """Drained; could not work any more; killed; and SIGTERM before its handler stands."""
@@ -162,6 +162,7 @@ def _round(world: World, scenario: Scenario, report: Report) -> float | None:
         until = time.time()
         recovered = recovery_seconds(
             world.done_since(calm_since, by_ledger=scenario.server_clock),
+            offered=scenario.each_second + scenario.plain_each_second,
             calm_since=calm_since,
             fault_since=fault_since,
             fault_until=fault_until,

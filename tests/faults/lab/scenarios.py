@@ -118,7 +118,7 @@ SCENARIOS = [
     Scenario(
         "soak: faults by chance",
         by_chance,
-        seconds=120,
+        seconds=75,
         workers=3,
         fences=True,
         full_only=True,
