@@ -12,6 +12,12 @@ ADVICE = (
     "Give workers, and whoever enqueues, the primary; with several hosts in HOST, set target_session_attrs to"
     " 'read-write' in OPTIONS."
 )
+NO_TABLE = "42P01"
+OTHER_TABLES = ("42703", "42883")
+"""A column or a function that does not exist, as before a migration."""
+NO_PRIVILEGE = "42501"
+TOO_SLOW = ("55P03", "57014")
+"""A lock that is not to be had; a statement that was cancelled because its time was over."""
 
 
 def why_read_only(alias: str) -> str | None:
@@ -29,12 +35,23 @@ def why_read_only(alias: str) -> str | None:
 
 
 def why_no_start(alias: str, error: psycopg.Error) -> str:
-    """Return for people why a worker cannot start, from the error of its first statements."""
-    if isinstance(error, psycopg.errors.UndefinedTable):
+    """Return for people why a worker cannot start, from the error of its first statements, in one line."""
+    # The message of a connection that cannot be made has several lines.
+    said = " ".join(str(error.diag.message_primary or error).split())
+    code = error.sqlstate or "no SQLSTATE"
+    if code == NO_TABLE:
         return f"The queue's tables are missing in database {alias!r}: run manage.py migrate."
+    if code in OTHER_TABLES:
+        return f"The queue's tables in database {alias!r} are of another version: run manage.py migrate ({said})."
+    if code == NO_PRIVILEGE:
+        return f"The worker's role lacks a privilege in database {alias!r}: {said}. The owner of it must grant it."
+    if code in TOO_SLOW:
+        return (
+            f"Database {alias!r} refused the start of a worker ({type(error).__name__}, {code}): {said}. Look for"
+            " a lock on pgqueue_worker, and for a server that is overloaded."
+        )
     if is_read_only(error):
         return f"Database {alias!r} is a standby, or read-only. {ADVICE}"
     if is_of_a_connection(error):
-        return f"Database {alias!r} cannot be reached: {error}"
-    code = error.sqlstate or "no SQLSTATE"
-    return f"Database {alias!r} refused the start of a worker ({type(error).__name__}, {code}): {error}"
+        return f"Database {alias!r} cannot be reached: {said}"
+    return f"Database {alias!r} refused the start of a worker ({type(error).__name__}, {code}): {said}"

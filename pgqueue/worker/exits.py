@@ -15,6 +15,7 @@ class Exit(IntEnum):
     """As in Django's own reloader. Nobody sees it: the process starts its program again."""
     IDLE = 4
     """A quarantine found nothing that it could run. Nobody sees it but the worker that started it."""
+    NO_START = 69
     CHILDREN_DIE = 70
     UNFIT = 75
     STUCK = 76
@@ -23,7 +24,8 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.DONE: "drained after a signal, --burst found nothing more, or --max-jobs are done",
-    Exit.FORCED: "a second signal, or an error that is told: wrong options, no usable database at the start",
+    Exit.FORCED: "a second signal, or an error that is told, such as wrong options",
+    Exit.NO_START: "no worker could start: the database cannot be reached or refuses; the last line says why",
     Exit.CHILDREN_DIE: "with --processes: the processes die soon after their start, again and again",
     Exit.UNFIT: "it could not work any more: its leases ran out, or it was without what it needs; start it again",
     Exit.STUCK: "a job went on past its limit and could not be stopped but with its process; start it again",

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import psycopg
 
 from .. import conf, registry
 from ..foreign import complain
@@ -17,13 +13,10 @@ from ..holding import Holdings
 from ..keeping import keeper
 from ..logs import get_logger, is_written
 from ..protocol.claiming import Claimant
-from ..protocol.connecting import connect
 from ..protocol.lending import lender
 from ..protocol.looking import Horizon
-from ..protocol.registering import Heard, register
-from ..protocol.upkeep import declare_limits
+from ..protocol.registering import Heard
 from ..sql import load_all
-from ..version import __version__
 from .bulk_runner import BulkRunner
 from .dispatcher import Dispatcher
 from .exits import Exit
@@ -40,24 +33,22 @@ from .quarantine import Quarantine
 from .recycling import MemoryWatch
 from .signals import stop_signals
 from .stall import Stall
+from .start import Limits, sign_up
 from .tally import Tally
 from .upkeep import Upkeep
 from .watch import Watch
 
 logger = get_logger(__name__)
 
-Limits = Mapping[str, Mapping[str, Any]]
 KEEPING_SECONDS = 5.0
 """Longest wait at the end for answers that the database has not taken yet."""
-DECLARING_SECONDS = 3.0
-"""Time for declaring limits at the start, once one of them had to be waited for in vain."""
 
 
 def run_worker(options: Options, inbox: Inbox | None = None, *, supervised: bool = False) -> int:
     """Run until a signal, a burst's end or one of the limits, and return the exit status.
 
-    Handlers come first, so that a signal right after the start is not lost. Raise `psycopg.OperationalError`
-    when the server cannot be reached at the start. `inbox` is for a caller that has something to say;
+    Handlers come first, so that a signal right after the start is not lost. Raise `psycopg.Error` when the
+    server cannot be reached at the start, or refuses it. `inbox` is for a caller that has something to say;
     `supervised` says that this is a child of a supervisor.
     """
     inbox = inbox or Inbox()
@@ -68,7 +59,7 @@ def run_worker(options: Options, inbox: Inbox | None = None, *, supervised: bool
 
 
 def _run(options: Options, inbox: Inbox) -> int:
-    claimant, undeclared = _register(options)
+    claimant, undeclared = sign_up(options)
     holdings = Holdings(options.lease_seconds)
     pools = _pools(options, claimant, inbox)
     runner = BulkRunner()
@@ -226,41 +217,3 @@ def _pools(options: Options, claimant: Claimant, inbox: Inbox) -> Pools:
         on_rest=lambda: inbox.put(Signal.RESTED),
         on_loop_death=lambda: inbox.put(Signal.LOOP_DIED),
     )
-
-
-def _register(options: Options) -> tuple[Claimant, Limits | None]:
-    """Return who claims, and the limits of the settings if they could not be declared."""
-    tasks = registry.names()
-    connection: psycopg.Connection[Any]
-    with connect(options.alias, role="worker") as connection:
-        worker_id = register(
-            connection,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            release=__version__,
-            slots=options.concurrency,
-            lease_seconds=options.lease_seconds,
-            queues=options.queues,
-            excluded=options.excluded,
-            tasks=tasks,
-            parent_id=options.parent_id,
-        )
-        undeclared = _declare(connection, conf.current().limits)
-    claimant = Claimant(
-        worker_id=worker_id,
-        tasks=tasks,
-        lease_seconds=options.lease_seconds,
-        queues=options.queues,
-        excluded=options.excluded,
-    )
-    return claimant, undeclared
-
-
-def _declare(connection: psycopg.Connection[Any], limits: Limits) -> Limits | None:
-    """Declare the limits before the first claim, if nobody holds them for long; return them where it failed."""
-    try:
-        declare_limits(connection, limits, most_seconds=DECLARING_SECONDS)
-    except psycopg.Error as error:
-        logger.warning("limits.undeclared error=%s sqlstate=%s", type(error).__name__, error.sqlstate or "-")
-        return limits
-    return None

@@ -243,7 +243,7 @@ def test_a_pool_used_before_the_fork_is_not_shared(database: Database, journal: 
 def test_workers_that_cannot_reach_the_database_end_the_supervisor(start: Any, tmp_path: Path) -> None:
     family = start(url=database_url(socket_directory=tmp_path))
     assert family.supervisor.wait(within_seconds=60) == 70
-    assert set(family.ends()) == {"status=1 reason=forced"}
+    assert set(family.ends()) == {"status=69 reason=no_start"}
     assert len(family.ends()) >= 10
     assert family.supervisor.says("died soon after their start")
 

@@ -11,10 +11,11 @@ import pytest
 
 from demo_project.postgres import start as start_server
 
-from .harness import PROJECT, Workers, database_url, not_in_short
+from .harness import PROJECT, Workers, database_url
 
 pytestmark = [pytest.mark.faults, pytest.mark.django_db(transaction=True)]
 
+NO_START = 69
 SENTENCE = "Database 'default' is a standby, or read-only. Give workers, and whoever enqueues, the primary"
 
 
@@ -34,7 +35,7 @@ def test_a_worker_on_a_standby_says_so_and_the_commands_see_it(workers: Workers)
         with psycopg.connect(server.url) as connection:
             assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
         worker = workers.start(url=server.url)
-        assert worker.wait() == 1
+        assert worker.wait() == NO_START
         checked = manage(server.url, "check", "--database", "default")
         status = manage(server.url, "pgqueue_status")
     finally:
@@ -47,23 +48,16 @@ def test_a_worker_on_a_standby_says_so_and_the_commands_see_it(workers: Workers)
     assert "Database 'default' is a standby: jobs are neither enqueued nor run there." in status.stderr
 
 
-@not_in_short
-def test_processes_on_a_read_only_database_give_up_and_say_why(workers: Workers) -> None:
-    worker = workers.start("--processes", "1", url=database_url(options="-c default_transaction_read_only=on"))
-    assert worker.wait() == 70
-    assert (SENTENCE in worker.log(), "Traceback" in worker.log()) == (True, False)
-
-
 def test_a_start_that_takes_too_long_is_not_told_as_a_server_that_is_away(workers: Workers) -> None:
     with psycopg.connect(database_url()) as holder:
         holder.execute("LOCK TABLE pgqueue_worker IN ACCESS EXCLUSIVE MODE")
         worker = workers.start()
-        assert worker.wait() == 1
+        assert worker.wait() == NO_START
     assert "refused the start of a worker (QueryCanceled, 57014)" in worker.log()
     assert "cannot be reached" not in worker.log()
 
 
 def test_a_server_that_is_away_at_the_start_is_told_as_such(workers: Workers) -> None:
     worker = workers.start(url=database_url().replace("pgqueue", "nobody", 1) + "&port=1")
-    assert worker.wait() == 1
+    assert worker.wait() == NO_START
     assert "cannot be reached" in worker.log()

@@ -30,6 +30,7 @@ from ...worker.process import run_worker
 from ...worker.quarantine import ParentWatch, command_for
 from ...worker.recycling import resident_mb, run_reloading, start_anew
 from ...worker.shutdown import run_to_the_end
+from ...worker.start import rehearse
 from ...worker.supervisor import Patience, close_connections, other_threads, supervise
 
 LEAST_DEAF_SECONDS = 10.0
@@ -178,6 +179,7 @@ def _run_many(options: Options, processes: int) -> int:
     """Supervise; in each child be a worker. Task modules are imported once, so that all run the same code."""
     registry.discover()
     _refuse_low_memory_limit(options)
+    _run(options, partial(_rehearse, options))
     close_connections()
     if threads := other_threads():
         raise CommandError(
@@ -199,6 +201,12 @@ def _run_many(options: Options, processes: int) -> int:
             returncode=end,
         )
     return end
+
+
+def _rehearse(options: Options) -> int:
+    """Refuse at once what every process would be refused. A server that is away may be back for the processes."""
+    rehearse(options)
+    return Exit.DONE
 
 
 def _run_slot(options: Options, inbox: Inbox, *, slot: int) -> int:
@@ -233,4 +241,4 @@ def _run(options: Options, work: Callable[[], int]) -> int:
     try:
         return work()
     except psycopg.Error as error:
-        raise CommandError(why_no_start(options.alias, error)) from error
+        raise CommandError(why_no_start(options.alias, error), returncode=Exit.NO_START) from error
