@@ -91,7 +91,7 @@ def run_in_background() -> int:
 def _go_on(started: freezing.Started) -> int:
     """Run a chunk. Whatever goes wrong with one bulk action, the others go on."""
     try:
-        actor = _starter(started)
+        actor = starter_of(started.verb, started.started_by_id)
         if actor is not None:
             return run_chunk(started.id, actor=actor)
         if freezing.stop(job_alias(), started.id, by=""):
@@ -101,14 +101,23 @@ def _go_on(started: freezing.Started) -> int:
     return 0
 
 
-def _starter(started: freezing.Started) -> Actor | None:
-    """Return who started it, with today's permissions; None for somebody who may not go on."""
+def starter_of(verb: str, started_by_id: str | None) -> Actor | None:
+    """Return who started a bulk action, with today's permissions; None for somebody who may not go on.
+
+    Its rows are acted on in that name alone, whoever has it go on.
+    """
     known: Any = get_user_model()._default_manager
-    user = known.filter(pk=started.started_by_id).first()
+    user = known.filter(pk=started_by_id).first()
     if user is None or not user.is_active or not user.has_perm(f"pgqueue.{BULK_PERMISSION}"):
         return None
     actor = Actor.of(user)
-    return actor if actor.may(VERBS[started.verb]) else None
+    return actor if actor.may(VERBS[verb]) else None
+
+
+def may_touch_all(id: UUID, verb: str, *, actor: Actor) -> bool:
+    """Return whether somebody may use the verb on every row of a bulk action that has no outcome yet."""
+    groups = freezing.preview(job_alias(), id)
+    return all(group.queue is None or actor.may_touch(VERBS[verb], group.queue, group.task) for group in groups)
 
 
 def run_some(id: UUID, *, actor: Actor) -> int:

@@ -21,6 +21,8 @@ OVERRULING = ("did_not_happen", "give_up_unknown")
 """Verdicts that a late answer of a lost worker speaks against."""
 OVERRULE = "against_evidence"
 """Param that says that a late answer was read, and is overruled."""
+PRIVATE_PARAMS = ("result",)
+"""Params that hold what an effect answered: they are shown to whoever may see arguments and results."""
 NUMBERS = ("for_seconds", "delay_seconds", "priority")
 """Params that are numbers."""
 LEVEL_OF_MANY = 2

@@ -21,6 +21,7 @@ from .confirming import Facts
 from .consequences import CONSEQUENCES
 from .keyset import Order
 from .marks import both, text_of
+from .rights import Reader
 from .search import job_id
 from .verbs import VerbAdmin
 from .words import NOTHING, REQUEST_STATES, instant_of, request_words, verb_words
@@ -96,6 +97,7 @@ class ApprovalRequestAdmin(VerbAdmin):
         """Return the request, and what it is about as that stands now."""
         asked = super().get_object(request, object_id, from_field)
         if asked is not None:
+            asked.params = Reader.of(request).params(asked.params)
             of = self.admin_site._registry.get(TARGETS[asked.target_kind])
             asked.of = of if of is not None and of.has_view_permission(request) else None
             asked.about = None if asked.of is None else asked.of.get_object(request, asked.target_id)

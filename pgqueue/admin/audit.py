@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ..models import ApprovalRequest, OperatorAction
@@ -12,6 +13,7 @@ from .asking import TARGETS
 from .exports import ExportedAdmin
 from .keyset import Order
 from .marks import both, text_of
+from .rights import Reader
 from .words import NOTHING, instant_of, outcome_words, state_words, verb_words
 
 EVERY_TARGET = {**TARGETS, "request": ApprovalRequest}
@@ -54,6 +56,13 @@ class OperatorActionAdmin(ExportedAdmin):
         "idempotency_key",
     )
     empty_text = _("Nobody has acted, here or with pgqueue_act, on what you look at.")
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the entry, without what the user may not see: results stand among the params of verdicts."""
+        found = super().get_object(request, object_id, from_field)
+        if found is not None:
+            found.params = Reader.of(request).params(found.params)
+        return found
 
     @admin.display(description=_("action"))
     def action(self, action: OperatorAction) -> Any:

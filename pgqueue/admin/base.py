@@ -12,7 +12,7 @@ import django
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import OperationalError
@@ -25,6 +25,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 
 from .. import conf
 from ..protocol.connecting import job_alias
@@ -135,6 +136,12 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Allow what is listed in `url_lookups`."""
         return lookup in self.url_lookups
 
+    def empty_text_for(self, request: HttpRequest) -> Any:
+        """Return what an empty list says. Under a filter or a search there may be others."""
+        if any(request.GET.get(name) for name in (SEARCH_VAR, *self.url_lookups)):
+            return _("Nothing here matches. Clear the search and the filter to see everything.")
+        return self.empty_text
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Say what an empty list means."""
         return self.looked(
@@ -144,7 +151,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def _told(self, request: HttpRequest, extra_context: dict[str, Any] | None) -> dict[str, Any]:
         asked = request.GET.get(SORT, "")
         return {
-            "empty_text": self.empty_text,
+            "empty_text": self.empty_text_for(request),
             "title": capfirst(self.opts.verbose_name_plural),
             "orders": [
                 {"label": label, "query": self._query_with(request, word), "current": self.order_of(request) is order}

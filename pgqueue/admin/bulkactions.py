@@ -23,7 +23,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf
-from ..bulk import MOST_AT_ONCE, freeze, hint, run_some, start, stop
+from ..bulk import MOST_AT_ONCE, freeze, hint, may_touch_all, run_some, start, starter_of, stop
 from ..models import BulkAction, BulkItem, Job, Queue, Worker
 from ..operations import Actor, ask_to_start
 from ..protocol import freezing
@@ -196,14 +196,15 @@ class BulkActionAdmin(AskedForAdmin):
             raise Http404
         actor = Actor.of(request.user)
         may = self.has_view_permission(request) and may_bulk(request, actor, VERBS[bulk.verb])
-        if not may:
+        is_anothers = bulk.state == "running" and bulk.started_by_id != actor.id and step != "again"
+        if not may or (is_anothers and not may_touch_all(bulk.pk, bulk.verb, actor=actor)):
             raise PermissionDenied
         steps = {"run": self._run, "stop": self._stop, "again": self._again}
         return steps[step](request, bulk, actor)
 
     def _run(self, request: HttpRequest, bulk: Any, actor: Actor) -> HttpResponse:
         if bulk.state != "frozen":
-            return self._ran(request, bulk, run_some(bulk.pk, actor=actor))
+            return self._go_on(request, bulk)
         problem = self._problem(request, bulk, actor)
         if problem:
             return self._page(request, bulk, problem)
@@ -219,7 +220,19 @@ class BulkActionAdmin(AskedForAdmin):
         if bulk.size <= MOST_AT_ONCE:
             return self._ran(request, bulk, run_some(bulk.pk, actor=actor))
         hint()
-        messages.info(request, _("Started: workers do it in the background, chunk by chunk."))
+        if Worker.objects.using(job_alias()).filter(_alive()).exists():
+            messages.info(request, _("Started: workers do it in the background, chunk by chunk."))
+        else:
+            messages.warning(request, _("Started, but no worker is alive to go on with it."))
+        return self._back(bulk)
+
+    def _go_on(self, request: HttpRequest, bulk: Any) -> HttpResponse:
+        """Run the next rows in the name of whoever started the set."""
+        starter = starter_of(bulk.verb, bulk.started_by_id)
+        if starter is not None:
+            return self._ran(request, bulk, run_some(bulk.pk, actor=starter))
+        told = _("%(who)s started it and may not do that any more. Stop it, and freeze what is left anew.")
+        messages.warning(request, told % {"who": bulk.started_by_name or NOTHING})
         return self._back(bulk)
 
     def _ran(self, request: HttpRequest, bulk: Any, done: int) -> HttpResponse:

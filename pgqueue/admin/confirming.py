@@ -22,6 +22,7 @@ from ..verbs import Verb
 from .asking import AskedForAdmin
 from .consequences import CONSEQUENCES
 from .inputs import shown_inputs
+from .rights import HIDDEN, Reader
 from .seen import Seen
 from .words import VERB_LABELS, instant, state_in_full, state_words, verb_words
 
@@ -171,7 +172,7 @@ class ConfirmPages(AskedForAdmin):
         return {
             "object_url": self._object_url(request, target),
             "changed": changed,
-            "changed_by": self._last_action(target, obj.version) if changed else None,
+            "changed_by": self._last_action(request, target, obj.version) if changed else None,
             "compared": bool(before),
             "facts": [(label, now, was) for (label, now), was in zip_longest(facts, before)],
             "seen_at": instant(obj.now),
@@ -183,12 +184,14 @@ class ConfirmPages(AskedForAdmin):
     def _object_url(self, request: HttpRequest, target: str) -> str:
         return self.page_url(self.model, "change", target, **self.kept(request))
 
-    def _last_action(self, target: str, version: int) -> dict[str, Any] | None:
+    def _last_action(self, request: HttpRequest, target: str, version: int) -> dict[str, Any] | None:
         """Return the operator's action that made the version; None when a worker made it."""
         actions = OperatorAction.objects.using(job_alias()).filter(target_kind=self.target_kind, target_id=target)
         action = actions.filter(outcome=Outcome.APPLIED).order_by("-id").first()
         if action is None or action.version_after != version:
             return None
+        if not Reader.of(request).reasons:
+            action.reason, action.ticket = str(HIDDEN), ""
         label = verb_words(action.verb)
         return {"action": action, "label": label, "entry": self.link(OperatorAction, action.pk, _("audit entry"))}
 

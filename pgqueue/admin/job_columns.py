@@ -94,6 +94,11 @@ class JobColumns(BulkVerbs):
         text = Truncator(f"{name}: {job.last_error or ''}".rstrip(": ")).chars(LONGEST_ERROR)
         return _("Earlier attempt: %(error)s") % {"error": text} if job.state == State.SUCCEEDED else text
 
+    @admin.display(description=_("last error"))
+    def error_class(self, job: Job) -> Any:
+        """Return the class of the last error without its module."""
+        return NOTHING if job.last_error_class is None else job.last_error_class.rpartition(".")[2]
+
     @admin.display(description=_("queue"))
     def queue_link(self, job: Job) -> Any:
         """Return the queue with a link to it: a paused one is why a due job waits."""

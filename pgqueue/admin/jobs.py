@@ -16,15 +16,16 @@ from ..protocol import surveying
 from ..protocol.connecting import job_alias
 from ..protocol.following import compensation_of
 from ..states import FINAL, WAITING, Stage, State
-from ..verbs import COMPENSATE, OVERRULING, Verb
+from ..verbs import COMPENSATE, Verb
 from .confirming import Facts
 from .exports import ExportedAdmin
 from .filters import QueueFilter, StateFilter
 from .inputs import asks_for_effect
 from .job_columns import JobColumns
 from .keyset import Order
-from .late import LateAnswer, late_answers, prefilled
+from .late import late_facts, prefilled
 from .marks import text_of
+from .rights import Reader
 from .search import job_id, understand
 from .timeline import timeline
 from .waits import why_it_waits
@@ -101,7 +102,15 @@ class JobAdmin(JobColumns, ExportedAdmin):
 
     def columns_for(self, request: HttpRequest) -> tuple[str, ...]:
         """Return arguments to whoever may see them."""
-        return (*self.export_columns, *(("args", "kwargs") if request.user.has_perm("pgqueue.view_job_args") else ()))
+        reader = Reader.of(request)
+        columns = self.export_columns if reader.errors else self.export_columns[:-1]
+        return (*columns, *(("args", "kwargs") if reader.arguments else ()))
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Show of an error no more than its class to whoever may not see its message."""
+        if Reader.of(request).errors:
+            return self.list_display
+        return tuple("error_class" if name == "error" else name for name in self.list_display)
 
     def exported_beside(self, rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
         """Add the arguments."""
@@ -174,7 +183,7 @@ class JobAdmin(JobColumns, ExportedAdmin):
         error = _("Error of an earlier attempt") if succeeded else _("Last error")
         return (
             (None, {"fields": [("standing", "tried", VERSION), ("queue_link", "operation")]}),
-            (error, {"fields": [ERROR_CLASS, ERROR_MESSAGE]}),
+            (error, {"fields": [ERROR_CLASS, *([ERROR_MESSAGE] if Reader.of(request).errors else [])]}),
             (_("Times"), {"fields": [tuple(times[:3]), tuple(times[3:5]), tuple(times[5:])]}),
             (_("Lease"), {"fields": [("lease", "worker"), LEASE_UNTIL, (FENCE, "lease_losses", SETTLED_BY)]}),
             (
@@ -205,7 +214,7 @@ class JobAdmin(JobColumns, ExportedAdmin):
         obj: Any = None,
     ) -> HttpResponse:
         """Add what happened to it."""
-        past = timeline(obj)
+        past = timeline(obj, Reader.of(request))
         context["timeline"] = [self._shown(event) for event in past.events]
         context["older"] = past.is_cut
         context["late_answers"] = [answer.words() for answer in past.late_answers]
@@ -280,18 +289,10 @@ class JobAdmin(JobColumns, ExportedAdmin):
 
     def prefilled(self, request: HttpRequest, verb: Verb, obj: Any) -> dict[str, str]:
         """Return what the latest answer of a lost worker says about the effect that a verdict is about."""
-        effects = self.effects_in_question(verb, obj)
-        if verb.statement != "reconcile" or (asks_for_effect(verb.name) and not effects):
+        effects = self.effects_in_question(verb, obj) or None
+        if verb.statement != "reconcile" or obj.state != State.UNKNOWN:
             return {}
-        answers = [each for each in self._late_answers(obj) if each.effect in effects or (not effects and each.effect)]
-        if not answers:
-            return {}
-        told = prefilled(answers[-1], with_result=request.user.has_perm("pgqueue.view_job_args"))
-        return {**told, "effect": answers[-1].effect or ""} if verb.name not in OVERRULING else {"late": "1"}
-
-    def _late_answers(self, obj: Any) -> list[LateAnswer]:
-        """Return what speaks for or against a verdict; only a job that waits for one needs them."""
-        return late_answers(obj.pk) if obj.state == State.UNKNOWN else []
+        return prefilled(verb.name, obj.pk, effects, with_result=Reader.of(request).arguments)
 
     def is_about(self, verb: Verb, obj: Any) -> bool:
         """Say whether a verb is listed: what no author has declared is not."""
@@ -303,7 +304,7 @@ class JobAdmin(JobColumns, ExportedAdmin):
         return [
             *super().facts_of(obj),
             *((_("Effect %(name)s") % {"name": effect.name}, effect_words(effect)) for effect in effects),
-            *((_("Late answer"), answer.words()) for answer in self._late_answers(obj)),
+            *late_facts(obj),
             (_("Taken by"), obj.taken_by or NOTHING),
             (_("Attempts"), self.tried(obj)),
             (_("Lease"), self.lease(obj)),
@@ -312,5 +313,5 @@ class JobAdmin(JobColumns, ExportedAdmin):
             (_("Stage reached"), stage_words(obj.stage)),
             (_("Effects with unknown outcome"), obj.unknown_effects),
             (_("Operation key"), obj.operation),
-            (_("Last error"), self.error(obj)),
+            (_("Last error"), self.error_class(obj)),
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,8 @@ from django.utils.translation import gettext as _
 
 from ..models import Attempt
 from ..protocol.connecting import job_alias
+from ..states import State
+from ..verbs import OVERRULING
 from .words import instant
 
 MOST_ATTEMPTS = 20
@@ -71,9 +73,26 @@ def answers_of(attempt: Attempt) -> Iterable[LateAnswer]:
             )
 
 
-def prefilled(answer: LateAnswer, *, with_result: bool) -> dict[str, str]:
-    """Return what a verdict's form begins with, given the answer of the call that it is about."""
-    told = {"evidence": answer.words(), "remote_reference": answer.reference or ""}
+def late_facts(job: Any) -> list[tuple[Any, str]]:
+    """Return what speaks for or against a verdict, as label and value; only a job that waits for one needs it."""
+    answers = late_answers(job.pk) if job.state == State.UNKNOWN else []
+    return [(_("Late answer"), answer.words()) for answer in answers]
+
+
+def prefilled(verb: str, job_id: int, effects: Collection[str] | None, *, with_result: bool) -> dict[str, str]:
+    """Return what a verdict's form begins with, given the effects that it can be about; None is any.
+
+    A verdict that a late answer speaks against gets nothing from it but the box that overrules it.
+    """
+    about = [
+        answer for answer in late_answers(job_id) if answer.effect and (effects is None or answer.effect in effects)
+    ]
+    if not about:
+        return {}
+    answer = about[-1]
+    if verb in OVERRULING:
+        return {"late": "1"}
+    told = {"effect": answer.effect or "", "evidence": answer.words(), "remote_reference": answer.reference or ""}
     if with_result and answer.result is not None:
         told["result"] = json.dumps(answer.result, ensure_ascii=False)
     return told

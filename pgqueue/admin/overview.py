@@ -19,13 +19,15 @@ from .. import conf
 from ..models import ApprovalRequest, BulkAction, Job, OperatorAction, Queue, Reconcile, Worker
 from ..protocol.connecting import job_alias
 from ..protocol.counting import Standing
-from ..protocol.surveying import COUNTED_AT_MOST, Live
+from ..protocol.surveying import COUNTED_AT_MOST, Failures, Live
 from ..states import State
 from .base import ReadOnlyAdmin
 from .charts import HEIGHT, MARGIN, STACKED, WIDTH, columns, dots, percentile, points
+from .failing import WINDOWS, cells, failed_today, failing, failing_words, name_of
 from .keyset import Order
 from .marks import beside
 from .needs import asked_words, blocker_words, capped, no_worker_words, rows_words, silent_words, unknown_words
+from .rights import HIDDEN, Reader
 from .survey import RANGES, Survey, bulk_of, collapsed, survey
 from .waits import GROUPS
 from .words import NOTHING, SCHEDULED, STATES, instant, outcome_words, pause_words, span, stamp, verb_words
@@ -36,10 +38,7 @@ RANGE_LABELS = {
     "24h": gettext_lazy("24 hours"),
     "7d": gettext_lazy("7 days"),
 }
-WINDOWS = ("1h", "3h", "24h", "7d")
 HALF, MOST = 0.5, 0.95
-MANY_FAILURES = 10
-"""So many jobs given up with one error within an hour are somebody's business."""
 
 
 class OverviewAdmin(ReadOnlyAdmin):
@@ -101,7 +100,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "times": [_times(read, *RANGES[chosen], column) for column in (2, 3)],
             "failures": [self._failure(row) for row in read.failures],
             "windows": WINDOWS,
-            "actions": [self._action(*told) for told in collapsed(read.actions)],
+            "actions": [self._action(*told, reader=Reader.of(request)) for told in collapsed(read.actions)],
             "read_at": stamp(read.at),
             "too_slow": read.too_slow,
             "width": WIDTH,
@@ -120,7 +119,7 @@ class OverviewAdmin(ReadOnlyAdmin):
     def _needs(self, read: Survey) -> Iterator[dict[str, Any]]:
         if read.live is not None:
             yield from self._needs_now(read.live)
-        yield from map(self._failing, (row for row in read.failures if row[1] >= MANY_FAILURES))
+        yield from map(self._failing, failing(read.failures))
         for blocker in read.blockers:
             url = self.page_url(Job, "change", blocker.job_id) if self._list(Job) else ""
             yield {"sign": "!", "text": blocker_words(blocker), "url": url}
@@ -146,17 +145,8 @@ class OverviewAdmin(ReadOnlyAdmin):
             url = self.page_url(Job, "change", live.alone["id"]) if self._list(Job) else ""
             yield {"sign": "▶", "text": text % live.alone, "url": url}
 
-    def _failing(self, row: tuple[str, int, int, int, int]) -> dict[str, Any]:
-        error, jobs = row[:2]
-        facts = {"jobs": f"{jobs:,}", "error": error.rpartition(".")[2] or _("no error class (lease lost)")}
-        text = (
-            _(
-                "Given up within 1 hour: %(jobs)s jobs with %(error)s, those requeued since among them. Look at one; "
-                "while it goes on, pause its queue."
-            )
-            % facts
-        )
-        return {"sign": "✕", "text": text, "url": self._failed_url(error, "1h")}
+    def _failing(self, row: Failures) -> dict[str, Any]:
+        return {"sign": "✕", "text": failing_words(row), "url": self._failed_url(row.error, "1h")}
 
     def _failed_url(self, error: str, window: str) -> str:
         return self._list(Job, q=f'state:dead error:"{error}" ended:{window}') if error else ""
@@ -167,15 +157,13 @@ class OverviewAdmin(ReadOnlyAdmin):
             return
         more = live.waiting_is_capped
         old = NOTHING if live.oldest_ready_seconds is None else span(live.oldest_ready_seconds)
-        failed = sum(row[3] for row in read.failures)
         yield self._number(State.PENDING, capped(live.ready, more=more), q="state:pending due:now")
         yield self._number(SCHEDULED, capped(live.scheduled, more=more), q="state:pending due:later")
         yield self._number(State.RETRYING, capped(live.retrying, more=more), state="retrying")
-        running = _("%(running)s of %(slots)s slots") % {"running": capped(live.running), "slots": f"{live.slots:,}"}
-        yield self._number(State.RUNNING, running, state="running")
+        yield self._number(State.RUNNING, _running(live), state="running")
         yield self._number(State.UNKNOWN, capped(live.unknown), state="unknown")
         yield self._number(State.PAUSED, capped(live.held), state="paused")
-        yield self._number(_("Failed within 24 hours"), f"{failed:,}", q="state:dead ended:24h")
+        yield self._number(_("Failed within 24 hours"), failed_today(read.failures), q="state:dead ended:24h")
         yield self._number(_("Oldest ready job waits for"), old, q="state:pending due:now", sort="oldest")
         yield self._number(_("Rows of jobs"), rows_words(live))
 
@@ -185,18 +173,11 @@ class OverviewAdmin(ReadOnlyAdmin):
         code = beside(label, State.PENDING.value if of == SCHEDULED else of) if of in STATES else ""
         return {"label": label, "code": code, "value": value, "url": self._list(Job, **query)}
 
-    def _failure(self, row: tuple[str, int, int, int, int]) -> dict[str, Any]:
-        error, *counts = row
-        cells = [
-            {
-                "jobs": jobs,
-                "url": self._failed_url(error, window),
-            }
-            for window, jobs in zip(WINDOWS, counts, strict=True)
-        ]
-        return {"error": error.rpartition(".")[2] or _("no error class (lease lost)"), "full": error, "cells": cells}
+    def _failure(self, row: Failures) -> dict[str, Any]:
+        urls = [self._failed_url(row.error, window) for window in WINDOWS]
+        return {"error": name_of(row), "full": row.error, "cells": cells(row, urls)}
 
-    def _action(self, action: OperatorAction, rows: int) -> dict[str, Any]:
+    def _action(self, action: OperatorAction, rows: int, *, reader: Reader) -> dict[str, Any]:
         target, entry = (
             f"{action.target_kind} {action.target_id}",
             self.link(OperatorAction, action.pk, _("audit entry")),
@@ -210,8 +191,8 @@ class OverviewAdmin(ReadOnlyAdmin):
             "what": verb_words(action.verb),
             "target": target,
             "outcome": outcome_words(action.outcome),
-            "reason": action.reason,
-            "ticket": action.ticket,
+            "reason": action.reason if reader.reasons else HIDDEN,
+            "ticket": action.ticket if reader.reasons else "",
             "entry": entry,
         }
 
@@ -220,6 +201,15 @@ def _due(group: Standing) -> dict[str, Any]:
     # As many rows are looked at as are counted: beyond, there may be more of each group.
     jobs = capped(group.jobs, more=group.jobs >= COUNTED_AT_MOST)
     return {"name": group.name, "jobs": jobs, "words": GROUPS[group.name]}
+
+
+def _running(live: Live) -> str:
+    """Return how many jobs run in how many slots. Jobs of lost workers hold no slot of a live one."""
+    slots = f"{live.slots:,}"
+    if not live.expired:
+        return _("%(running)s of %(slots)s slots") % {"running": capped(live.running), "slots": slots}
+    facts = {"running": capped(max(0, live.running - live.expired)), "slots": slots, "expired": f"{live.expired:,}"}
+    return _("%(running)s of %(slots)s slots, and %(expired)s whose lease ran out") % facts
 
 
 def _step_names(step: int, steps: int, read: Survey) -> list[str]:
@@ -299,5 +289,6 @@ def _figures(read: Survey) -> dict[str, Any]:
         "paused_queues": None if live is None else [queue["name"] for queue in live.paused],
         "waiting_for_approval": None if live is None else [asked["id"] for asked in live.asked_for],
         "silent_workers": None if "silent" in read.too_slow else [worker.id for worker in read.silent],
-        "failed_within_24h": None if "failures" in read.too_slow else sum(row[3] for row in read.failures),
+        "failed_within_24h": None if "failures" in read.too_slow else sum(row.jobs[2] for row in read.failures),
+        "still_dead_of_24h": None if "failures" in read.too_slow else sum(row.still_dead[2] for row in read.failures),
     }

@@ -14,8 +14,9 @@ from ..models import OperatorAction
 from ..protocol import surveying
 from ..protocol.blocking import Blocker, list_blockers
 from ..protocol.counting import Standing
-from ..protocol.surveying import Live, Silent
+from ..protocol.surveying import Failures, Live, Silent
 from ..protocol.viewing import TooSlowError, bounded, database_now
+from ..states import Outcome
 from .waits import due_groups
 
 FRESH_SECONDS = 5.0
@@ -36,7 +37,7 @@ class Survey:
     blockers: list[Blocker]
     minutes: list[tuple[int, str, int]]
     histograms: list[tuple[int, int, int, int]]
-    failures: list[tuple[str, int, int, int, int]]
+    failures: list[Failures]
     actions: list[OperatorAction]
     standing: list[Standing]
     """What due jobs wait for."""
@@ -93,7 +94,9 @@ def _read(alias: str, range: str, deadline: float) -> Survey:
 
 
 def _actions(alias: str) -> list[OperatorAction]:
-    return list(OperatorAction.objects.using(alias).order_by("-id").defer("facts", "params")[:READ_ACTIONS])
+    """Return the latest deeds. Who was not allowed to act has done nothing, and must not push out what was done."""
+    deeds = OperatorAction.objects.using(alias).exclude(outcome=Outcome.FORBIDDEN)
+    return list(deeds.order_by("-id").defer("facts", "params")[:READ_ACTIONS])
 
 
 def bulk_of(action: OperatorAction) -> str | None:

@@ -11,16 +11,19 @@ from django.db.models import Count, Window
 from django.db.models.functions import Right
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from ..failures import FailureClass
 from ..models import Attempt, Effect, Job, OperatorAction
 from ..protocol.connecting import job_alias
-from ..states import AttemptOutcome, Stage, State
+from ..states import AttemptOutcome, Outcome, Stage, State
 from .late import LateAnswer, answers_of
+from .rights import Reader
 from .words import ATTEMPT_OUTCOMES, NOTHING, outcome_words, span, stage_words, stamp, verb_words
 
 LATEST = 20
+MOST_REFUSED = 100
+"""Refusals that are counted."""
 SHORTEST_WAIT_SECONDS = 1.0
 LONGEST_TRACEBACK = 6_000
 """Characters shown of each traceback, from its end: the stored ones may have 20,000."""
@@ -92,7 +95,7 @@ class Past:
     is_cut: bool
 
 
-def timeline(job: Job) -> Past:
+def timeline(job: Job, reader: Reader) -> Past:
     """Return what happened to a job, in three queries.
 
     Attempts are numbered by their claims: one that was not charged has a number too.
@@ -104,17 +107,21 @@ def timeline(job: Job) -> Past:
     count = attempts[0].claims if attempts else 0
     effects = list(Effect.objects.using(alias).filter(job_id=job.pk).order_by("id")[: LATEST + 1])
     actions = OperatorAction.objects.using(alias).filter(target_kind="job", target_id=str(job.pk)).order_by("-id")
-    acted = list(actions[: LATEST + 1])
+    acted = list(actions.exclude(outcome=Outcome.FORBIDDEN)[: LATEST + 1])
+    refused = list(actions.filter(outcome=Outcome.FORBIDDEN).values_list("created_at", flat=True)[: MOST_REFUSED + 1])
     events = [Event(job.created_at, "created", _("Created"))]
-    events += [_of_attempt(attempt, effects, number=count - place) for place, attempt in enumerate(attempts[:LATEST])]
+    events += [
+        _of_attempt(attempt, effects, reader, number=count - place) for place, attempt in enumerate(attempts[:LATEST])
+    ]
     events += _of_the_job(job, effects, attempts, number=count + 1)
-    events += [_of_action(action) for action in acted[:LATEST]]
+    events += [_of_action(action, reader) for action in acted[:LATEST]]
+    events += _of_refused(refused)
     events.sort(key=lambda event: event.at)
     answers = [answer for attempt in reversed(attempts[:LATEST]) for answer in answers_of(attempt)]
     return Past([*_with_waits(events)], answers, is_cut=max(len(attempts), len(acted)) > LATEST)
 
 
-def _of_attempt(attempt: Any, effects: list[Effect], *, number: int) -> Event:
+def _of_attempt(attempt: Any, effects: list[Effect], reader: Reader, *, number: int) -> Event:
     outcome = ATTEMPT_OUTCOMES.get(attempt.outcome, attempt.outcome)
     if attempt.failure_class == FailureClass.STOPPED:
         outcome = _("stopped as asked")
@@ -130,12 +137,18 @@ def _of_attempt(attempt: Any, effects: list[Effect], *, number: int) -> Event:
         until=attempt.ended_at,
         worker_id=attempt.worker_id,
         fence=attempt.fence,
-        error="" if attempt.error_class is None else f"{attempt.error_class}: {attempt.message or ''}",
-        traceback=attempt.tail or "",
+        error=_error_of(attempt, reader),
+        traceback=(attempt.tail or "") if reader.errors else "",
         stage=str(stage_words(attempt.stage)),
         remark="; ".join(map(str, remarks)),
         steps=(*_steps(effects, attempt.fence), *_late_steps(attempt)),
     )
+
+
+def _error_of(attempt: Any, reader: Reader) -> str:
+    if attempt.error_class is None or not reader.errors:
+        return attempt.error_class or ""
+    return f"{attempt.error_class}: {attempt.message or ''}"
 
 
 def _of_the_job(job: Job, effects: list[Effect], attempts: Sequence[Attempt], *, number: int) -> Iterable[Event]:
@@ -193,17 +206,29 @@ def _earlier_steps(effect: Effect, call: dict[str, Any]) -> Iterable[Step]:
     yield Step(_("%(name)s: %(became)s") % facts, "")
 
 
-def _of_action(action: OperatorAction) -> Event:
+def _of_refused(refused: Sequence[datetime]) -> Iterable[Event]:
+    """Fold what people tried who were not allowed to: it changed nothing, and must not push out what did."""
+    if not refused:
+        return
+    number = len(refused)
+    words = ngettext("%(number)d attempt was forbidden", "%(number)d attempts were forbidden", number)
+    many = _("more than %(number)d attempts were forbidden") % {"number": MOST_REFUSED}
+    title = many if number > MOST_REFUSED else words % {"number": number}
+    yield Event(at=refused[0], kind="operator", title=title, remark=_("Nothing was done. The audit log has each."))
+
+
+def _of_action(action: OperatorAction, reader: Reader) -> Event:
     facts = {
         "who": action.actor_name,
         "verb": verb_words(action.verb),
         "outcome": outcome_words(action.outcome),
     }
+    words = (action.reason, action.ticket) if reader.reasons else ()
     return Event(
         at=action.created_at,
         kind="operator",
         title=_("%(who)s: %(verb)s, %(outcome)s") % facts,
-        remark=" ".join(filter(None, (action.reason, action.ticket, *_further(action)))),
+        remark=" ".join(filter(None, (*words, *_further(action)))),
         action_id=action.pk,
     )
 

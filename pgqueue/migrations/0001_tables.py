@@ -279,6 +279,7 @@ class Migration(migrations.Migration):
                     ("reprioritise_job", "Can change the priority and the queue of waiting jobs"),
                     ("break_lease", "Can break the lease of a running job"),
                     ("view_job_args", "Can view job arguments"),
+                    ("view_job_errors", "Can view error messages and tracebacks of jobs"),
                     ("export_job", "Can export lists of jobs"),
                     ("purge_job", "Can purge ended jobs of arguments, results and texts of errors"),
                     ("clone_job", "Can run ended jobs again as new ones"),

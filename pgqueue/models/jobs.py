@@ -94,6 +94,7 @@ class Job(models.Model):
             ("reprioritise_job", _("Can change the priority and the queue of waiting jobs")),
             ("break_lease", _("Can break the lease of a running job")),
             ("view_job_args", _("Can view job arguments")),
+            ("view_job_errors", _("Can view error messages and tracebacks of jobs")),
             ("export_job", _("Can export lists of jobs")),
             ("purge_job", _("Can purge ended jobs of arguments, results and texts of errors")),
             ("clone_job", _("Can run ended jobs again as new ones")),

@@ -19,6 +19,8 @@ MISSED_WITHIN_SECONDS = 3600.0
 """One that holds nothing, and that nobody replaced within an hour, is not missed."""
 COUNTED_BYTES = 32 * 2**20
 """A larger table is not counted: rows that are gone may have left millions of empty pages in front."""
+STILL_DEAD_AT_MOST = 1_000
+"""Dead jobs that are counted for one error."""
 QUEUES_AT_MOST = 200
 """Queues beyond are not looked for."""
 
@@ -69,6 +71,16 @@ class Silent:
     silent_seconds: float
     leases: int
     expiry_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Jobs that one error ended, each within 1 h, 3 h, 24 h and 7 d: how often, and how many of them are dead now."""
+
+    error: str
+    jobs: tuple[int, ...]
+    still_dead: tuple[int, ...]
+    """At most `STILL_DEAD_AT_MOST` in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +146,12 @@ def histograms(alias: str, *, step_seconds: float, steps: int) -> list[tuple[int
     return _rows(alias, "read_histograms", {"step_seconds": step_seconds, "steps": steps})
 
 
-def failures(alias: str) -> list[tuple[str, int, int, int, int]]:
-    """Return (error class, jobs within 1 h, 3 h, 24 h, 7 d)."""
-    return _rows(alias, "read_failures", {})
+def failures(alias: str) -> list[Failures]:
+    """Return what ended jobs within a week, the most frequent error first, in two queries."""
+    failed = _rows(alias, "read_failures", {})
+    asked = {"errors": [error for error, *_ in failed], "cap": STILL_DEAD_AT_MOST}
+    still = {error: tuple(jobs) for error, *jobs in _rows(alias, "count_still_dead", asked)} if failed else {}
+    return [Failures(error, tuple(jobs), still.get(error, (0, 0, 0, 0))) for error, *jobs in failed]
 
 
 def _rows(alias: str, statement: str, params: Mapping[str, Any]) -> list[Any]:

@@ -45,6 +45,7 @@ EVERYTHING = (
     "view_reconcile",
     "view_operatoraction",
     "view_job_args",
+    "view_job_errors",
     "bulk_job",
     "export_job",
 )

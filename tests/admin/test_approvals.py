@@ -299,7 +299,7 @@ def test_rows_of_a_set_that_nobody_approved_are_forbidden(operator: Client) -> N
     ApprovalRequestFactory(target_kind="bulk", target_id=str(bulk.pk), version_seen=None)
     ApprovalRequestFactory(target_kind="bulk", target_id=str(bulk.pk), verb="hold", state="approved")
     ApprovalRequestFactory(target_kind="bulk", target_id="another", state="approved")
-    start(bulk.pk, actor=Actor(id="1", name="op1"), reason="x", ticket="", spread_seconds=0)
+    start(bulk.pk, actor=Actor.of(operator.user), reason="x", ticket="", spread_seconds=0)
     step(operator, bulk, "run")
     assert outcomes(bulk) == {row.pk: "forbidden" for row in rows}
     assert set(Job.objects.values_list("state", flat=True)) == {"dead"}
@@ -310,7 +310,7 @@ def test_rows_that_are_done_one_by_one_need_the_approval_too(operator: Client) -
     JobFactory(unique_key="k")
     other = JobFactory(dead=True)
     bulk = freeze(operator)
-    start(bulk.pk, actor=Actor(id="1", name="op1"), reason="x", ticket="", spread_seconds=0)
+    start(bulk.pk, actor=Actor.of(operator.user), reason="x", ticket="", spread_seconds=0)
     step(operator, bulk, "run")
     assert outcomes(bulk) == {row.pk: "forbidden", other.pk: "forbidden"}
     BulkItem.objects.update(outcome=None)

@@ -298,6 +298,26 @@ def test_rows_of_other_queues_are_forbidden_each(operator: Client, settings: Any
     assert Job.objects.get(pk=other.pk).state == "dead"
 
 
+def not_q2(user: Any, verb: str, queue: str, task: str | None) -> bool:
+    return user.get_username() != "restricted" or queue != "q2"
+
+
+def test_another_users_set_goes_on_in_the_name_of_who_started_it(operator: Client, settings: Any) -> None:
+    settings.PGQUEUE = {"CONSOLE_AUTHORIZE": "tests.admin.test_bulk.not_q2"}
+    row = JobFactory(dead=True, queue="q2")
+    bulk = freeze(operator)
+    bulks.start(bulk.pk, actor=Actor.of(operator.user), reason="senior's", ticket="", spread_seconds=0)
+    restricted = client_with("restricted", "bulk_job", "requeue_job", "view_job", "view_bulkaction")
+    for name in ("run", "stop"):
+        assert step(restricted, bulk, name).status_code == 403
+    assert outcomes(bulk) == {row.pk: None}
+    assert BulkAction.objects.get().state == "running"
+    colleague = client_with("colleague", "bulk_job", "requeue_job", "view_job", "view_bulkaction")
+    step(colleague, bulk, "run")
+    assert outcomes(bulk) == {row.pk: "applied"}
+    assert OperatorAction.objects.get().actor_name == operator.user.get_username()
+
+
 @pytest.mark.parametrize("lacking", ["bulk_job", "requeue_job", "view_job", "read_only"])
 def test_who_may_not_can_neither_freeze_nor_run(lacking: str, operator: Client, settings: Any) -> None:
     ids = [job.pk for job in add_jobs(2, dead=True)]

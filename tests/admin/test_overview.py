@@ -15,7 +15,7 @@ from django.urls import reverse
 from pgqueue.admin import survey as surveys
 from pgqueue.admin.charts import HEIGHT, STACKED, WIDTH, columns, dots, percentile, points
 from pgqueue.admin.needs import capped
-from pgqueue.models import Queue
+from pgqueue.models import Job, Queue
 from pgqueue.protocol import surveying
 from tests.admin.console import client_with, page
 from tests.admin.test_pages import JOBS, numbers, plain
@@ -81,15 +81,50 @@ def test_every_number_leads_to_the_rows_that_explain_it(operator: Client) -> Non
 
 
 def test_an_error_that_is_frequent_needs_a_person(operator: Client) -> None:
-    MinuteStatFactory(outcome="dead", error=ERROR, minute=from_now(-600), jobs=9)
+    MinuteStatFactory(outcome="dead", error=ERROR, minute=from_now(-600), jobs=12)
+    dead = JobFactory.create_batch(
+        9, dead=True, last_error_class=ERROR, finished_at=from_now(-60), created_at=from_now(-90)
+    )
     assert look(operator).context["needs"] == []
-    MinuteStatFactory(outcome="dead", error=ERROR, minute=from_now(-660), jobs=1)
+    JobFactory(dead=True, last_error_class=ERROR, finished_at=from_now(-60), created_at=from_now(-90))
     (need,) = look(operator).context["needs"]
     assert (
-        need["text"] == "Given up within 1 hour: 10 jobs with CardDeclined, those requeued since among them. "
-        "Look at one; while it goes on, pause its queue."
+        need["text"] == "12 jobs were given up within 1 hour with CardDeclined, and 10 of them are still dead. "
+        "Look at one. While it goes on, pause its queue."
     )
     assert "ended%3A1h" in need["url"]
+    Job.objects.filter(pk=dead[0].pk).delete()
+    assert look(operator).context["needs"] == [], "an alert ends with its cause"
+
+
+def test_what_failed_and_was_repaired_is_told_apart_from_what_is_still_dead(operator: Client) -> None:
+    MinuteStatFactory(outcome="dead", error=ERROR, minute=from_now(-600), jobs=334)
+    answer = look(operator)
+    assert "334, 0 still dead" in plain(answer)
+    (failure,) = answer.context["failures"]
+    assert [(cell["jobs"], cell["still"], cell["url"]) for cell in failure["cells"]] == [(334, "0 still dead", "")] * 4
+
+
+def test_jobs_of_lost_workers_are_not_counted_among_the_slots_of_live_ones(operator: Client) -> None:
+    WorkerFactory(slots=10)
+    JobFactory.create_batch(5, running=True)
+    JobFactory.create_batch(100, expired=True)
+    assert "5 of 10 slots, and 100 whose lease ran out" in plain(look(operator))
+
+
+def test_forbidden_attempts_do_not_push_deeds_out(operator: Client) -> None:
+    OperatorActionFactory(verb="requeue", reason="the repair")
+    OperatorActionFactory.create_batch(20, outcome="forbidden", reason="ALL FIXED")
+    said = plain(look(operator))
+    assert "the repair" in said
+    assert "ALL FIXED" not in said
+
+
+def test_reasons_are_for_who_may_read_the_audit_log() -> None:
+    OperatorActionFactory(verb="requeue", reason="S3CRET reason", ticket="OPS-1")
+    said = plain(look(client_with("viewer", "view_overview", "view_job")))
+    assert "S3CRET" not in said
+    assert "OPS-1" not in said
 
 
 def test_a_job_in_quarantine_holds_nobody_up(operator: Client) -> None:

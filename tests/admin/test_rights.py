@@ -17,7 +17,7 @@ from pgqueue.models import Job, OperatorAction
 from tests.admin.console import VERBS, audited, client_of, client_with, confirm_url, filled, make, page, token_for
 from tests.admin.test_pages import JOBS, plain
 from tests.admin.test_verbs import TARGETS
-from tests.factories import JobFactory, QueueFactory
+from tests.factories import JobFactory, OperatorActionFactory, QueueFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -150,3 +150,21 @@ def test_a_requeued_job_can_wait_first(operator: Client) -> None:
     form = filled(operator.get(url).context["token"], row, delay_minutes="10")
     assert operator.post(url, form).status_code == 303
     assert 590 < (Job.objects.get().run_at - row.finished_at).total_seconds() < 660
+
+
+def test_who_may_not_look_leaves_no_words_and_one_row_a_minute() -> None:
+    row = JobFactory(dead=True)
+    nobody = client_with("nobody")
+    for _ in range(5):
+        nobody.post(confirm_url(row, "requeue"), {"reason": "ALL FIXED"})
+    (refusal,) = OperatorAction.objects.values_list("outcome", "reason")
+    assert refusal == ("forbidden", "-")
+
+
+def test_a_result_in_the_audit_log_is_for_who_may_see_results() -> None:
+    action = OperatorActionFactory(verb="happened", params={"result": '{"card": "S3CRET"}', "effect": "charge"})
+    said = client_with("viewer", "view_operatoraction").get(page(action)).content.decode()
+    assert "S3CRET" not in said
+    assert "charge" in said
+    may = client_with("senior", "view_operatoraction", "view_job_args").get(page(action)).content.decode()
+    assert "S3CRET" in may

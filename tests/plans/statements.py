@@ -108,6 +108,7 @@ def statements(connection):
         ),
         "count_live": ({"cap": BATCH, "counted_bytes": 2**25}, False),
         "count_by_queue": ({"cap": BATCH, "most_queues": 200}, False),
+        "count_still_dead": ({"errors": ["builtins.ValueError"], "cap": BATCH}, False),
         "count_standing": ({"cap": BATCH, "ids": None}, False),
         "count_standing of jobs": ({"cap": len(laned), "ids": laned}, False),
         "read_job": ({"id": ids[0]}, False),

@@ -36,10 +36,10 @@ def groups() -> dict[str, tuple[str, ...]]:
     """Return the codenames of each group."""
     return {
         "Job queue: viewer": VIEWS,
-        "Job queue: triage": (*VIEWS, *_verbs_up_to(1)),
-        "Job queue: operator": (*VIEWS, *_verbs_up_to(2)),
-        "Job queue: senior": (*VIEWS, *_verbs_up_to(3), "bulk_job", "view_job_args", "export_job"),
-        "Job queue: auditor": (*VIEWS, "view_job_args", "export_job"),
+        "Job queue: triage": (*VIEWS, "view_job_errors", *_verbs_up_to(1)),
+        "Job queue: operator": (*VIEWS, "view_job_errors", *_verbs_up_to(2)),
+        "Job queue: senior": (*VIEWS, *_verbs_up_to(3), "bulk_job", "view_job_errors", "view_job_args", "export_job"),
+        "Job queue: auditor": (*VIEWS, "view_job_errors", "view_job_args", "export_job"),
     }
 
 
