@@ -34,6 +34,11 @@ def delay_seconds(
     return full * (0.5 + min(1.0, max(0.0, random())) / 2)
 
 
+def is_told(failure_number: int) -> bool:
+    """Return whether a failure in a row is worth a log line: the 1st, 2nd, 4th, 8th and so on."""
+    return failure_number & (failure_number - 1) == 0
+
+
 def _refuse_nonsense(failure_number: int, *, base_seconds: float, cap_seconds: float) -> None:
     if not isinstance(failure_number, int) or failure_number < 1:
         raise ValueError(f"failure_number must be a whole number from 1 up, not {failure_number!r}.")

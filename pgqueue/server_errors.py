@@ -17,12 +17,11 @@ DATABASE_ERRORS = (psycopg.Error, OSError)
 VALUE_CLASSES = ("22", "54")
 """Data exceptions, and limits that a value exceeds."""
 INTEGRITY_CLASS = "23"
-EVERYBODYS_CLASSES = ("08", "25", "40", "53", "57", "58")
-"""Connection, state of the transaction (read-only is one), rollback, resources, operator's intervention, system."""
-EVERYBODYS_CODES = ("0A000", "55P03")
-"""A cached plan whose result type changed, which a new connection cures; a lock that is not to be had."""
 CONNECTION_CODES = ("08", "28", "3D", "53300", "57P")
 """Connection, authorization, no such database, too many connections, a server that starts or stops."""
+MOST_IN_A_ROW = 3
+LONGEST_REFUSAL_SECONDS = 1.0
+"""A refusal that took longer was a wait for something: claims must not wait for further ones."""
 OWN_NAMES = "pgqueue_"
 """How every table and constraint of the queue's own begins."""
 
@@ -42,12 +41,12 @@ def is_of_the_value(error: BaseException) -> bool:
     return sqlstate[:2] in VALUE_CLASSES
 
 
-def is_everybodys(error: BaseException) -> bool:
-    """Return whether any other statement would fail alike: the connection is lost, or the server serves nobody."""
-    sqlstate = getattr(error, "sqlstate", None)
-    if sqlstate is None:
-        return not is_of_the_value(error)
-    return sqlstate[:2] in EVERYBODYS_CLASSES or sqlstate in EVERYBODYS_CODES
+def is_for_all(in_a_row: int, *, took_seconds: float) -> bool:
+    """Return whether the server is taken to refuse other rows too, by the refusals of single rows so far.
+
+    No SQLSTATE says so: a trigger or a damaged page can refuse one row with any.
+    """
+    return in_a_row >= MOST_IN_A_ROW or took_seconds > LONGEST_REFUSAL_SECONDS
 
 
 def is_read_only(error: BaseException) -> bool:

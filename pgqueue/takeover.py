@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from .logs import get_logger
 from .protocol.blocking import TOLD_AFTER_SECONDS, end_blockers
 from .protocol.taking_over import NOBODYS, Expired, Mine, Taken, Verdict, list_expired, take_over
 from .recovery import Facts, asks_probe, decide
-from .server_errors import is_everybodys
+from .server_errors import is_for_all
 from .states import Lane
 
 logger = get_logger(__name__)
@@ -33,8 +34,8 @@ def take_over_expired(
     """
     try:
         taken = take_over(connection, ids, verdict, mine=mine)
-    except psycopg.Error as error:
-        if connection.closed or is_everybodys(error):
+    except psycopg.Error:
+        if connection.closed:
             raise
         taken = _one_by_one(connection, mine, list_expired(connection) if ids is None else ids)
     for one in taken:
@@ -113,12 +114,19 @@ def _delay(losses: int, settings: conf.Settings) -> float:
 
 
 def _one_by_one(connection: psycopg.Connection[Any], mine: Mine, ids: Sequence[int]) -> list[Taken]:
+    """Take over what can be, in an order by chance: those that the server refuses let the others have a turn."""
     taken: list[Taken] = []
-    for id in ids:
+    in_a_row = 0
+    for id in random.sample(ids, len(ids)):
+        began_at = time.monotonic()
         try:
             taken.extend(take_over(connection, [id], verdict, mine=mine))
+            in_a_row = 0
         except psycopg.Error as error:
-            if connection.closed or is_everybodys(error):
+            if connection.closed:
                 raise
             logger.error("takeover.failed job=%d %s", id, told(error))
+            in_a_row += 1
+            if is_for_all(in_a_row, took_seconds=time.monotonic() - began_at):
+                break
     return taken

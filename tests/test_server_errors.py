@@ -16,8 +16,9 @@ from pgqueue.keeping import Answer, Keeper
 from pgqueue.models import Effect, Job, JobResult
 from pgqueue.protocol.connecting import connect
 from pgqueue.protocol.lending import lender
-from pgqueue.protocol.settling import Ending, EndingKind, Settled, settle
-from pgqueue.server_errors import is_everybodys, is_of_the_value
+from pgqueue.protocol.settling import Ending, EndingKind, Settled, settle, settle_each
+from pgqueue.server_errors import is_for_all, is_of_a_connection, is_of_the_value, is_read_only
+from pgqueue.takeover import take_over_expired
 from pgqueue.worker.exits import Exit
 from pgqueue.worker.postponed import Postponed
 from tests.factories import WORKER, AttemptFactory, EffectFactory, JobFactory
@@ -38,7 +39,6 @@ def error(sqlstate: str) -> psycopg.Error:
 @pytest.mark.parametrize("sqlstate", ["22P02", "22P05", "54000", "54001"])
 def test_a_value_that_would_be_refused_again_is_the_jobs_fault(sqlstate: str) -> None:
     assert is_of_the_value(error(sqlstate))
-    assert not is_everybodys(error(sqlstate))
 
 
 @pytest.mark.parametrize("sqlstate", [*SERVERS, "P0001", "XX001", "23514", "42703", "57014", "25P03", "53100"])
@@ -46,21 +46,31 @@ def test_everything_else_is_the_servers(sqlstate: str) -> None:
     assert not is_of_the_value(error(sqlstate))
 
 
-@pytest.mark.parametrize("sqlstate", ["25006", "57P01", "53300", "08006", "0A000"])
-def test_some_of_it_meets_every_statement_alike(sqlstate: str) -> None:
-    assert is_everybodys(error(sqlstate))
-
-
-@pytest.mark.parametrize("sqlstate", ["P0001", "XX001", "23514", "42501", "42P01"])
-def test_some_of_it_may_meet_one_row_alone(sqlstate: str) -> None:
-    assert not is_everybodys(error(sqlstate))
-
-
-def test_what_the_driver_refuses_is_the_values_and_a_lost_connection_is_everybodys() -> None:
+def test_what_the_driver_refuses_is_the_values_and_a_lost_connection_is_not() -> None:
     assert is_of_the_value(psycopg.DataError("NUL"))
-    assert is_everybodys(psycopg.OperationalError("gone"))
-    assert is_everybodys(OSError("gone"))
+    assert not is_of_the_value(psycopg.OperationalError("gone"))
+    assert not is_of_the_value(OSError("gone"))
     assert not is_of_the_value(ValueError("ours"))
+
+
+def test_a_standby_and_a_lost_connection_are_told_apart_from_a_refused_statement() -> None:
+    assert [is_read_only(one) for one in (error("25006"), error("42501"), psycopg.OperationalError("gone"))] == [
+        True,
+        False,
+        False,
+    ]
+    lost = [psycopg.OperationalError("gone"), error("08006"), error("28P01"), error("53300"), error("57P03")]
+    refused = [error("57014"), error("42501"), error("25006"), error("53100"), psycopg.DataError("NUL")]
+    assert [is_of_a_connection(one) for one in lost + refused] == [True] * 5 + [False] * 5
+
+
+@pytest.mark.parametrize(
+    ("in_a_row", "took_seconds", "is_all"), [(1, 0.1, False), (2, 0.1, False), (3, 0.1, True), (1, 5.0, True)]
+)
+def test_a_few_refusals_in_a_row_or_one_that_took_long_stand_for_all(
+    in_a_row: int, took_seconds: float, is_all: bool
+) -> None:
+    assert is_for_all(in_a_row, took_seconds=took_seconds) is is_all
 
 
 @racing
@@ -128,13 +138,47 @@ def test_a_transactional_run_is_retried_after_the_servers_fault(sqlstate: str) -
 
 
 @racing
-def test_one_refused_ending_keeps_neither_other_endings_nor_claims_waiting() -> None:
+@pytest.mark.parametrize("sqlstate", ["P0001", "XX001", "57014", "58030", "40P01", "53200", "0A000", "25006"])
+def test_one_refused_ending_keeps_neither_other_endings_nor_claims_waiting(sqlstate: str) -> None:
+    """Whatever a trigger of the site says: a statement that was cancelled as it waits, a page that cannot be read."""
     refused = int(record.enqueue(0).id)
-    with refusing("pgqueue_job", "P0001", f"NEW.id = {refused} AND NEW.state <> 'running'"):
+    with refusing("pgqueue_job", sqlstate, f"NEW.id = {refused} AND NEW.state <> 'running'"):
         others = [int(record.enqueue(number).id) for number in range(1, 30)]
         assert work(concurrency=1, lease_seconds=1, poll_seconds=1) == Exit.UNFIT
     assert {row(id).state for id in others} == {"succeeded"}
     assert Job.objects.get(pk=refused).state == "running"
+
+
+@racing
+def test_a_server_that_refuses_one_ending_after_the_other_is_not_asked_for_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    endings = [
+        Ending(EndingKind.COMPLETE, job.pk, job.fence, 0.1) for job in (JobFactory(running=True) for _ in "12345")
+    ]
+    postponed = Postponed(clock=(clock := Clock()))
+    with connect("default", role="test") as session:
+        with refusing("pgqueue_job", "42501"):
+            first = settle(session, worker_id=WORKER, endings=endings)
+            assert [len(kind) for kind in (first.written, first.busy, first.refused, first.untried)] == [0, 0, 3, 2]
+            postponed.add(first.refused, untried=first.untried)
+            clock.now += 60
+            assert postponed.due() == [*first.untried, *(ending for ending, _ in first.refused)]
+        second = settle_each(session, worker_id=WORKER, endings=postponed.due())
+    assert second.written.keys() == {ending.id for ending in endings}
+    postponed.forget(second.over(endings))
+    assert len(postponed) == 0
+    assert caplog.text.count("settle.unwritable") == 3
+
+
+@racing
+def test_a_takeover_that_the_server_refuses_keeps_no_other_from_being_decided(caplog: pytest.LogCaptureFixture) -> None:
+    jobs = [JobFactory(expired=True) for _ in range(6)]
+    refused = jobs[2].pk
+    with connect("default", role="test") as session, refusing("pgqueue_job", "57014", f"NEW.id = {refused}"):
+        taken = take_over_expired(session)
+    assert {one.job.id for one in taken} == {job.pk for job in jobs} - {refused}
+    assert f"takeover.failed job={refused} error=QueryCanceled sqlstate=57014" in caplog.text
 
 
 # what becomes of the answer of a call

@@ -83,4 +83,5 @@ def _together(first: Settled, second: Settled) -> Settled:
         first.busy + second.busy,
         first.lost + second.lost,
         first.refused + second.refused,
+        first.untried + second.untried,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from .. import conf
 from ..failures import Description, FailureClass, describe
 from ..foreign import told
 from ..logs import get_logger
-from ..server_errors import is_everybodys, is_of_the_value
+from ..server_errors import is_for_all, is_of_the_value
 from ..sql import load
 from ..states import State
 from .connecting import quick_cursor, transaction
@@ -77,12 +78,14 @@ class Settled:
     lost: list[Ending] = field(default_factory=list)
     refused: list[tuple[Ending, Exception]] = field(default_factory=list)
     """Those that the server refused, each by itself: they are to be sent again, apart from others."""
+    untried: list[Ending] = field(default_factory=list)
+    """Those that were left when the server had refused one after the other: they are to be sent again before those."""
     unread: Sequence[psycopg.Cursor[Any]] = ()
     """Answers that have a row for each ending: all were written. What they say is read when it is asked for."""
 
     def over(self, endings: Sequence[Ending]) -> Sequence[Ending]:
         """Return those of the endings that need not be sent again."""
-        left = {ending.id for ending in self.busy} | {ending.id for ending, _ in self.refused}
+        left = {ending.id for ending in (*self.busy, *self.untried)} | {ending.id for ending, _ in self.refused}
         return [ending for ending in endings if ending.id not in left] if left else endings
 
     @property
@@ -103,7 +106,7 @@ def settle(connection: psycopg.Connection[Any], *, worker_id: int, endings: Sequ
 
     An ending that the database refuses never blocks the others: then all are written one by one. One that matches no
     lease is looked up: it may be our own write whose COMMIT answer was lost, or locked by somebody for a moment. Raise
-    `psycopg.Error` when the server serves nobody; sending the same endings again is then safe.
+    `psycopg.Error` when the connection is lost; sending the same endings again is then safe.
     """
     try:
         written = _write(connection, worker_id, endings)
@@ -117,9 +120,9 @@ def settle_one_by_one(
 ) -> Settled:
     """Do as `settle_each` after the database has refused one ending, and with it all of their transaction.
 
-    Raise the error when the server serves nobody.
+    Raise the error when the connection is lost.
     """
-    if connection.closed or is_everybodys(error):
+    if connection.closed:
         raise error
     if len(endings) > 1:
         logger.warning("settle.refused count=%d %s", len(endings), told(error))
@@ -130,20 +133,31 @@ def settle_each(connection: psycopg.Connection[Any], *, worker_id: int, endings:
     """Write endings each in a transaction of its own.
 
     Where a value is at fault, its job is buried with the reason. Where the server is, the ending is `refused`: a run
-    that succeeded is not made a failure of. Raise `psycopg.Error` when the server serves nobody.
+    that succeeded is not made a failure of. No SQLSTATE tells whether the server would refuse all of them, so that is
+    tried: after a few refusals in a row, or one that took long, the others are left for later. Raise `psycopg.Error`
+    when the connection is lost.
     """
     written: dict[int, Written] = {}
     refused: dict[int, Exception] = {}
-    for ending in endings:
+    untried: set[int] = set()
+    in_a_row = 0
+    for place, ending in enumerate(endings):
+        began_at = time.monotonic()
         try:
             written |= _write_or_bury(connection, worker_id, ending)
-        except psycopg.Error as one:
-            if connection.closed or is_everybodys(one):
+            in_a_row = 0
+        except psycopg.Error as error:
+            if connection.closed:
                 raise
-            refused[ending.id] = one
+            refused[ending.id] = error
+            in_a_row += 1
+            if is_for_all(in_a_row, took_seconds=time.monotonic() - began_at):
+                untried = {one.id for one in endings[place + 1 :]}
+                break
     done = settled(connection, worker_id=worker_id, endings=endings, written=written)
     done.refused = [(ending, refused[ending.id]) for ending in done.busy if ending.id in refused]
-    done.busy = [ending for ending in done.busy if ending.id not in refused]
+    done.untried = [ending for ending in done.busy if ending.id in untried]
+    done.busy = [ending for ending in done.busy if not (ending.id in refused or ending.id in untried)]
     return done
 
 

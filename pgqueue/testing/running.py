@@ -125,6 +125,8 @@ def _run(alias: str, lease: Lease, *, raise_errors: bool) -> RanJob:
 def _settle(alias: str, lease: Lease, ending: Ending) -> RanJob:
     with borrowed(alias) as connection:
         settled = settle(connection, worker_id=WORKER_ID, endings=[ending])
+    for _, error in settled.refused:
+        raise error
     written = settled.written.get(lease.id)
     if written is None:
         state = _state_of(alias, lease.id)

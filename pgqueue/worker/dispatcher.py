@@ -241,7 +241,7 @@ class Dispatcher:
         over = settled.over(endings)
         if self._postponed or settled.refused:
             self._postponed.forget(over)
-            self._postponed.add(settled.refused)
+            self._postponed.add(settled.refused, untried=settled.untried)
         ended = self._holdings.drop(over)
         self._agenda.end(ended, pool_of=self._pools.pool)
         self.aftermath.add(ended, settled.written)

@@ -40,7 +40,9 @@ def leave(stuck: Sequence[Run], abandoned: Sequence[Held], *, alias: str, worker
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        settle(connect(alias, role="worker"), worker_id=worker_id, endings=endings)
+        settled = settle(connect(alias, role="worker"), worker_id=worker_id, endings=endings)
+        for _, refusal in settled.refused:
+            logger.error("worker.unsettled worker=%d %s", worker_id, told(refusal))
     except Exception as error:
         logger.error("worker.unsettled worker=%d %s", worker_id, told(error))
     finally:

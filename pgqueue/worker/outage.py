@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ..backoff import delay_seconds
+from ..backoff import delay_seconds, is_told
 from ..foreign import told
 from ..holding import boot_seconds
 from ..logs import get_logger
@@ -62,7 +62,7 @@ class Outage:
     def fail(self, error: Exception) -> float:
         """Note that a turn failed, and return how long to wait before the next."""
         self.failures += 1
-        if self.failures & (self.failures - 1) == 0:  # The 1st, 2nd, 4th, 8th and so on.
+        if is_told(self.failures):
             logger.warning("database.failed failures=%d %s", self.failures, told(error))
         now = self._clock()
         self._first_at = now if self._first_at is None else self._first_at

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
-from ..backoff import delay_seconds
+from ..backoff import delay_seconds, is_told
 from ..foreign import told
 from ..logs import get_logger
 from ..protocol.settling import Ending
@@ -38,20 +39,30 @@ class Postponed:
         """Return the ids of the jobs whose endings wait here."""
         return set(self._refused)
 
-    def add(self, refused: Iterable[tuple[Ending, Exception]]) -> None:
-        """Take in endings that the server has refused once more."""
+    def add(self, refused: Iterable[tuple[Ending, Exception]], *, untried: Iterable[Ending] = ()) -> None:
+        """Take in endings that the server has refused once more, and those that were not tried after them."""
         for ending, error in refused:
-            before = self._refused.get(ending.id)
-            refusals = 1 if before is None or before.ending.fence != ending.fence else before.refusals + 1
-            if _is_told(refusals):
+            refusals = self._refusals(ending) + 1
+            if is_told(refusals):
                 facts = (ending.id, ending.fence, ending.kind, refusals, told(error))
                 logger.error("settle.unwritable job=%d fence=%d kind=%s refusals=%d %s", *facts)
-            wait = delay_seconds(refusals, base_seconds=RETRY_BASE_SECONDS, cap_seconds=RETRY_CAP_SECONDS)
-            self._refused[ending.id] = _Refused(ending, refusals, self._clock() + wait)
+            self._keep(ending, refusals)
+        for ending in untried:
+            self._keep(ending, self._refusals(ending))
 
     def due(self) -> list[Ending]:
-        """Return what is to be sent again now."""
-        return [one.ending for one in self._refused.values() if one.due_at <= self._clock()]
+        """Return what is to be sent again now. What was refused least often goes first, so that each has its turn."""
+        now = self._clock()
+        due = [one for one in self._refused.values() if one.due_at <= now]
+        return [one.ending for one in sorted(due, key=attrgetter("refusals"))]
+
+    def _refusals(self, ending: Ending) -> int:
+        before = self._refused.get(ending.id)
+        return 0 if before is None or before.ending.fence != ending.fence else before.refusals
+
+    def _keep(self, ending: Ending, refusals: int) -> None:
+        wait = delay_seconds(max(1, refusals), base_seconds=RETRY_BASE_SECONDS, cap_seconds=RETRY_CAP_SECONDS)
+        self._refused[ending.id] = _Refused(ending, refusals, self._clock() + wait)
 
     def forget(self, endings: Iterable[Ending]) -> None:
         """Forget endings that were written, or that lost their jobs."""
@@ -64,8 +75,3 @@ class Postponed:
         """Return how long to sleep at most until one is due."""
         due = [one.due_at - self._clock() for one in self._refused.values()]
         return max(0.0, min([longest, *due]))
-
-
-def _is_told(refusals: int) -> bool:
-    """Return whether a refusal is worth a line: the 1st, 2nd, 4th, 8th and so on."""
-    return refusals & (refusals - 1) == 0
