@@ -19,6 +19,8 @@ VALUE_CLASSES = ("22", "54")
 INTEGRITY_CLASS = "23"
 CONNECTION_CODES = ("08", "28", "3D", "53300", "57P")
 """Connection, authorization, no such database, too many connections, a server that starts or stops."""
+PASSING_CODES = ("08", "40", "53", "55P03", "57", "58")
+"""Connection, rollback, resources, a lock that is not to be had, operator's intervention, system."""
 MOST_IN_A_ROW = 3
 LONGEST_REFUSAL_SECONDS = 1.0
 """A refusal that took longer was a wait for something: claims must not wait for further ones."""
@@ -59,3 +61,9 @@ def is_of_a_connection(error: BaseException) -> bool:
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CODES)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether the server is away, busy or locked, so that the same may be done a little later."""
+    sqlstate = getattr(error, "sqlstate", None)
+    return not is_of_the_value(error) if sqlstate is None else sqlstate.startswith(PASSING_CODES)

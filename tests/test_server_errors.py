@@ -17,7 +17,7 @@ from pgqueue.models import Effect, Job, JobResult
 from pgqueue.protocol.connecting import connect
 from pgqueue.protocol.lending import lender
 from pgqueue.protocol.settling import Ending, EndingKind, Settled, settle, settle_each
-from pgqueue.server_errors import is_for_all, is_of_a_connection, is_of_the_value, is_read_only
+from pgqueue.server_errors import is_for_all, is_of_a_connection, is_of_the_value, is_read_only, may_pass
 from pgqueue.takeover import take_over_expired
 from pgqueue.worker.exits import Exit
 from pgqueue.worker.postponed import Postponed
@@ -62,6 +62,12 @@ def test_a_standby_and_a_lost_connection_are_told_apart_from_a_refused_statement
     lost = [psycopg.OperationalError("gone"), error("08006"), error("28P01"), error("53300"), error("57P03")]
     refused = [error("57014"), error("42501"), error("25006"), error("53100"), psycopg.DataError("NUL")]
     assert [is_of_a_connection(one) for one in lost + refused] == [True] * 5 + [False] * 5
+
+
+def test_a_server_that_is_away_busy_or_locked_may_be_there_for_the_next_try() -> None:
+    passing = [psycopg.OperationalError("gone"), *map(error, ("08006", "40001", "53300", "55P03", "57014", "57P03"))]
+    lasting = [psycopg.DataError("NUL"), *map(error, ("25006", "42501", "42P01", "P0001", "22P02"))]
+    assert [may_pass(one) for one in passing + lasting] == [True] * len(passing) + [False] * len(lasting)
 
 
 @pytest.mark.parametrize(

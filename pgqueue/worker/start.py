@@ -15,7 +15,7 @@ from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
 from ..protocol.registering import register
 from ..protocol.upkeep import declare_limits
-from ..server_errors import is_everybodys, is_read_only
+from ..server_errors import may_pass
 from ..version import __version__
 from .options import Options
 
@@ -51,7 +51,7 @@ def rehearse(options: Options) -> None:
         with connect(options.alias, role="worker") as connection, connection.transaction(force_rollback=True):
             _register(connection, options)
     except psycopg.Error as error:
-        if is_read_only(error) or not is_everybodys(error):
+        if not may_pass(error):
             raise
 
 
