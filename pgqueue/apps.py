@@ -21,7 +21,7 @@ class PGQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401  registers the system checks
+        from . import checks, installation_checks  # noqa: F401  registers the system checks
 
         post_migrate.connect(complete_tables, sender=self, dispatch_uid="pgqueue.complete_tables")
 

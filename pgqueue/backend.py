@@ -32,6 +32,7 @@ from .probes import ProbeContext, ProbedEffect
 from .protocol.connecting import job_alias
 from .protocol.inserting import Spent
 from .protocol.reading import read_job
+from .queue_names import refuse_other_queue
 from .results import enqueued, stored
 from .states import KeyOrder, OnDuplicate, Recovery, Settle, UniqueUntil
 
@@ -169,6 +170,7 @@ class PGQueueBackend(BaseTaskBackend):
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Refuse a task that cannot run here; make a good one known to this process."""
+        refuse_other_queue(task, self)
         super().validate_task(task)
         _refuse_bad_options(task)
         registry.register(task)

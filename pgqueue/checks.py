@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 from typing import Any
 
@@ -67,8 +66,7 @@ def check_pools(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """Check that no pool is smaller than what a worker runs at once: tasks would wait for it (pgqueue.W012)."""
     if any(conf.problems(getattr(settings, "PGQUEUE", {}))):
         return []
-    sizes = {alias: _pool_size(database.get("OPTIONS", {}).get("pool")) for alias, database in _databases()}
-    pools = {alias: size for alias, size in sizes.items() if size is not None}
+    pools = _pools()
     needed = _connections_of_a_worker() if pools else 0
     return [
         checks.Warning(
@@ -82,10 +80,15 @@ def check_pools(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     ]
 
 
+def _pools() -> dict[str, int]:
+    sizes = {alias: _pool_size(database.get("OPTIONS", {}).get("pool")) for alias, database in _databases()}
+    return {alias: size for alias, size in sizes.items() if size is not None}
+
+
 def _connections_of_a_worker() -> int:
     """Return how many tasks may want a connection at once: one a thread, also of those that async tasks use."""
     given = conf.current()
-    registry.discover()
+    registry.discover_what_can_be()
     has_async = any(registry.is_async(name) for name in registry.names())
     return given.concurrency + (given.async_threads if has_async else 0)
 
@@ -93,7 +96,8 @@ def _connections_of_a_worker() -> int:
 @checks.register("pgqueue")
 def check_backends(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """Check that `TASKS` has an alias of pgqueue: Django's own tasks go elsewhere (pgqueue.W013)."""
-    if _our_backends():
+    backends, broken = our_backends()
+    if backends or broken:
         return []
     return [
         checks.Warning(
@@ -115,18 +119,33 @@ def check_options(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
             hint="Remove OPTIONS there. What can be set for pgqueue is a key of PGQUEUE.",
             id="pgqueue.E002",
         )
-        for backend in _our_backends()
+        for backend in our_backends()[0]
         if backend.options
     ]
 
 
-def _our_backends() -> list[PGQueueBackend]:
-    found = []
+@checks.register("pgqueue")
+def check_backend_paths(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that every backend that `TASKS` names can be imported (pgqueue.E026)."""
+    return [
+        checks.Error(
+            f"The backend of the TASKS alias {alias!r} cannot be imported: {error}",
+            hint="This queue's is 'pgqueue.backend.PGQueueBackend'.",
+            id="pgqueue.E026",
+        )
+        for alias, error in our_backends()[1].items()
+    ]
+
+
+def our_backends() -> tuple[list[PGQueueBackend], dict[str, InvalidTaskBackend]]:
+    """Return the backends of `TASKS` that are this queue's, and by alias what was raised by those with no class."""
+    found, broken = [], {}
     for alias in task_backends:
-        # Django tells of an alias that cannot be made.
-        with contextlib.suppress(InvalidTaskBackend):
+        try:
             found.append(task_backends[alias])
-    return [backend for backend in found if isinstance(backend, PGQueueBackend)]
+        except InvalidTaskBackend as error:
+            broken[alias] = error
+    return [backend for backend in found if isinstance(backend, PGQueueBackend)], broken
 
 
 @checks.register("pgqueue")
@@ -134,7 +153,7 @@ def check_task_names(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessag
     """Check that `PGQUEUE["TASKS"]` names tasks that exist (pgqueue.W014)."""
     if any(conf.problems(getattr(settings, "PGQUEUE", {}))) or not conf.current().tasks:
         return []
-    registry.discover()
+    registry.discover_what_can_be()
     known = registry.names()
     return [
         checks.Warning(
@@ -145,6 +164,39 @@ def check_task_names(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessag
         for name in conf.current().tasks
         if name not in known
         for near in [difflib.get_close_matches(name, known, n=1)]
+    ]
+
+
+@checks.register("pgqueue")
+def check_skipped_modules(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Tell of task modules that could not be imported, where other checks import them (pgqueue.W028)."""
+    return _cannot_be_imported() if _are_imported_by_checks() else []
+
+
+@checks.register("pgqueue", deploy=True)
+def check_task_modules(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that a worker can import every task module (pgqueue.W028). Runs with `check --deploy`."""
+    return [] if _are_imported_by_checks() else _cannot_be_imported()
+
+
+def _are_imported_by_checks() -> bool:
+    """Return whether checks that run everywhere need the tasks: of pools and of `PGQUEUE["TASKS"]`."""
+    if any(conf.problems(getattr(settings, "PGQUEUE", {}))):
+        return False
+    return bool(_pools() or conf.current().tasks)
+
+
+def _cannot_be_imported() -> list[checks.CheckMessage]:
+    """Check that every task module can be imported. Runs where other checks import them, and with `--deploy`."""
+    if any(conf.problems(getattr(settings, "PGQUEUE", {}))):
+        return []
+    return [
+        checks.Warning(
+            f"{error.module} cannot be imported: {error.problem} Its tasks are not checked, and no worker starts.",
+            hint="Fix it, or name its app in PGQUEUE['EXCLUDED_TASK_APPS'].",
+            id="pgqueue.W028",
+        )
+        for error in registry.discover_what_can_be()
     ]
 
 
@@ -203,7 +255,7 @@ def check_undeclared(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessag
     """List the tasks without a recovery policy (pgqueue.W016); imports the task modules, as a worker does."""
     if any(conf.problems(getattr(settings, "PGQUEUE", {}))):
         return []
-    registry.discover()
+    registry.discover_what_can_be()
     undeclared = [name for name in registry.names() if _recovery(name) == Recovery.UNDECLARED]
     kind = checks.Error if conf.current().require_recovery else checks.Warning
     return [

@@ -13,13 +13,24 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
 else:
+    try:
+        from django_tasks import exceptions
+    except ModuleNotFoundError as error:
+        if error.name != "django_tasks":
+            raise
+        raise ModuleNotFoundError(
+            "On Django 5.2, pgqueue needs the package django-tasks. Install it with: pip install 'pgqueue[django52]'.",
+            name=error.name,
+        ) from None
     from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskError
-    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
+
+    # Until 0.12 the names ended in Error; after it they are Django's.
+    InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
+    InvalidTaskBackend = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -29,6 +29,8 @@ class Settings:
     made: Django's `connection_created` is not sent for these."""
     task_modules: tuple[str, ...] = ("tasks",)
     """Module names looked for in every installed app when a worker starts."""
+    excluded_task_apps: tuple[str, ...] = ()
+    """Installed apps, by label or by name, whose task modules are not imported."""
     lease_seconds: float = 60.0
     heartbeats_per_lease: int = 3
     concurrency: int = 10
@@ -138,6 +140,10 @@ ASKABLE = tuple(name for name, verb in VERBS.items() if verb.kind != "request")
 """Verbs that may need a second person: all but those by which one decides."""
 _FUNCTIONS = ("CONSOLE_AUTHORIZE", "ON_CONNECT")
 BOUNDS = ("max_running", "rate_per_second", "burst", "weight")
+_NAMES = {
+    "TASK_MODULES": "the names of modules, such as ('tasks',)",
+    "EXCLUDED_TASK_APPS": "the names or labels of apps, such as ('shop',)",
+}
 _LARGEST = {"MAX_ATTEMPTS": 32_000, "MAX_LEASE_LOSSES": 32_000}
 
 
@@ -214,8 +220,8 @@ def _key_problems(key: str, value: Any, *, known: Collection[str]) -> Iterator[P
         yield from _limit_problems(value)
     elif key == "TWO_PERSON_VERBS" and (strangers := [name for name in value if name not in ASKABLE]):
         yield Problem(key, f"names {strangers[0]!r}", f"name verbs of operators: {', '.join(ASKABLE)}")
-    elif key == "TASK_MODULES" and not all(isinstance(name, str) and name for name in value):
-        yield Problem(key, f"is {value!r}", "give it the names of modules, such as ('tasks',)")
+    elif key in _NAMES and not all(isinstance(name, str) and name for name in value):
+        yield Problem(key, f"is {value!r}", f"give it {_NAMES[key]}")
 
 
 def _unknown(key: Any, known: Collection[str]) -> Problem:
@@ -258,7 +264,7 @@ def current() -> Settings:
     for problem in problems(given):
         raise SettingsError(problem.message, problem.hint)
     values = {_FIELDS[key].name: value for key, value in given.items()}
-    for name in ("task_modules", "two_person_verbs"):
+    for name in ("task_modules", "excluded_task_apps", "two_person_verbs"):
         if name in values:
             values[name] = tuple(values[name])
     return Settings(**values)

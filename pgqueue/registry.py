@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
-from django.utils.module_loading import autodiscover_modules
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import module_has_submodule
 
 from . import conf
 from .compat import Task
-from .exceptions import UnknownTaskError
+from .exceptions import PGQueueError, UnknownTaskError
+
+NOT_INSTALLED = "pgqueue is not in INSTALLED_APPS: add 'pgqueue' there, and run manage.py migrate."
 
 _tasks: dict[str, Task[..., Any]] = {}
 _probes: dict[str, Callable[..., Any]] = {}
 _async: set[str] = set()
 
 
+class TaskModuleError(PGQueueError, ImportError):
+    """A task module that cannot be imported: `module` is its name, `problem` what its import raised."""
+
+    def __init__(self, module: str, problem: str) -> None:
+        super().__init__(module, problem)
+        self.module = module
+        self.problem = problem
+        self.filename: str | None = None
+        """The file that raised, which Django's reloader watches."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.module} cannot be imported: {self.problem} Fix it, or name its app in"
+            " PGQUEUE['EXCLUDED_TASK_APPS']."
+        )
+
+
 def register(task: Task[..., Any]) -> None:
     """Make a task known. Called wherever one is declared; variants made by `using()` change nothing."""
     known = _tasks.get(task.module_path)
     if known is None or known.func is not task.func:
+        _refuse_uninstalled()
         _tasks[task.module_path] = task
         (_async.add if inspect.iscoroutinefunction(task.func) else _async.discard)(task.module_path)
+
+
+def _refuse_uninstalled() -> None:
+    """Raise `ImproperlyConfigured` where the app is not installed; while apps are loading, nobody knows."""
+    if apps.ready and not apps.is_installed("pgqueue"):
+        raise ImproperlyConfigured(NOT_INSTALLED)
 
 
 def register_probe(name: str, probe: Callable[..., Any]) -> None:
@@ -56,9 +86,12 @@ def find(name: str) -> Task[..., Any]:
 
 
 def find_or_discover(name: str) -> Task[..., Any]:
-    """Return the task of that name, importing the apps' task modules if it is not known yet."""
+    """Return the task of that name, importing the apps' task modules if it is not known yet.
+
+    Raise `UnknownTaskError`, also where the task is in a module that cannot be imported.
+    """
     if name not in _tasks:
-        discover()
+        discover_what_can_be()
     return find(name)
 
 
@@ -73,5 +106,37 @@ def is_async(name: str) -> bool:
 
 
 def discover() -> None:
-    """Import the task modules of all installed apps (`TASK_MODULES`, by default `tasks`)."""
-    autodiscover_modules(*conf.current().task_modules)
+    """Import the task modules of the installed apps (`TASK_MODULES`, by default `tasks`).
+
+    All of them are tried. Raise `TaskModuleError` for the first that cannot be imported.
+    """
+    for error in discover_what_can_be():
+        raise error
+
+
+def discover_what_can_be() -> list[TaskModuleError]:
+    """Import the task modules of the installed apps; return an error for each that cannot be imported."""
+    return [error for module in _task_modules() if (error := _imported(module)) is not None]
+
+
+def _task_modules() -> Iterator[str]:
+    settings = conf.current()
+    for app in apps.get_app_configs():
+        if not {app.label, app.name}.isdisjoint(settings.excluded_task_apps):
+            continue
+        for name in settings.task_modules:
+            if module_has_submodule(app.module, name):
+                yield f"{app.name}.{name}"
+
+
+def _imported(module: str) -> TaskModuleError | None:
+    try:
+        import_module(module)
+    except Exception as cause:
+        first_line, _, _ = str(cause).partition("\n")
+        error = TaskModuleError(module, f"{type(cause).__name__}: {first_line.rstrip('.')}.")
+        error.__cause__ = cause
+        innermost = traceback.extract_tb(cause.__traceback__)[-1].filename
+        error.filename = getattr(cause, "filename", None) or innermost
+        return error
+    return None

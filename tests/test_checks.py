@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import django
 import pytest
 
+DJANGO_HAS_TASKS = django.VERSION >= (6, 0)
 ROOT = Path(__file__).resolve().parent.parent
 MINIMAL = """
 import django
@@ -136,3 +138,100 @@ def test_connections_that_are_kept_are_to_be_looked_at(run: Run, database: str, 
 )
 def test_a_wait_on_a_cut_network_is_to_be_bounded(run: Run, database: str, warned: bool) -> None:
     assert ("pgqueue.W018" in told(run, database)) == warned
+
+
+SHOP = """
+INSTALLED_APPS.append("shop")
+DATABASES["default"]["OPTIONS"] = {"pool": True}
+TASKS["default"]["QUEUES"] = []
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """An app of the project whose task module can be written."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    return tmp_path / "shop" / "tasks.py"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("from nowhere import shared_task", "shop.tasks cannot be imported: ModuleNotFoundError: No module named"),
+        (
+            "from pgqueue import task\n@task(queue_name='dlq')\ndef bury(): pass",
+            "Queue 'dlq' is not valid for backend. TASKS['default']['QUEUES'] allows default",
+        ),
+    ],
+    ids=["another package", "no QUEUES"],
+)
+def test_a_task_module_that_cannot_be_imported_stops_workers_only(run: Run, shop: Path, source: str, said: str) -> None:
+    """`runworker` and `check` say which one in a sentence."""
+    shop.write_text(source)
+    settings = SHOP.replace('TASKS["default"]["QUEUES"] = []', "")
+    for command in ("check", "check --deploy"):
+        done = run(*command.split(), settings=settings)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("pgqueue.W028") == 1
+        assert said in done.stderr
+    for name in ("runworker", "pgqueue_worker"):
+        done = run(name, settings=settings)
+        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_an_app_can_be_left_out(run: Run, shop: Path) -> None:
+    shop.write_text("import nowhere")
+    settings = SHOP + "PGQUEUE = {'EXCLUDED_TASK_APPS': ['shop', 'shpo']}"
+    done = run("check", "--deploy", settings=settings)
+    assert (done.returncode, "W028" in done.stderr) == (0, False), done.stderr
+    assert "names 'shpo', which is not installed" in done.stderr
+    done = run("runworker", settings=settings)
+    assert "cannot be reached" in done.stderr
+
+
+def test_a_view_that_declares_a_task_says_that_the_app_is_not_installed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "views.py").write_text("from pgqueue import task\n@task\ndef job(): pass\nurlpatterns = []\n")
+    done = run("check", settings="INSTALLED_APPS.remove('pgqueue')\nROOT_URLCONF = 'views'\n")
+    assert done.returncode == 1
+    assert "pgqueue is not in INSTALLED_APPS" in done.stderr.splitlines()[-1]
+
+
+def test_the_other_apps_command_of_that_name_is_told(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "channelled" / "management" / "commands"
+    folder.mkdir(parents=True)
+    (tmp_path / "channelled" / "__init__.py").touch()
+    (folder / "runworker.py").write_text("from django.core.management.base import BaseCommand as Command\n")
+    done = run("check", settings="INSTALLED_APPS.insert(0, 'channelled')\n")
+    assert "pgqueue, channelled. Now it is that of channelled." in done.stderr
+    assert "manage.py pgqueue_worker" in done.stderr
+    done = run("check", settings="INSTALLED_APPS.append('channelled')\n")
+    assert "Now it is that of pgqueue." in done.stderr
+
+
+@pytest.mark.skipif(DJANGO_HAS_TASKS, reason="Django 6 needs no backport")
+def test_django_52_without_the_backport_says_what_to_install(run: Run) -> None:
+    done = run(
+        "check", settings="import sys\nsys.modules['django_tasks'] = None\nINSTALLED_APPS.remove('django_tasks')\n"
+    )
+    assert done.stderr.splitlines()[-1].endswith("Install it with: pip install 'pgqueue[django52]'.")
+
+
+BACKPORT = """
+from django.core.exceptions import ImproperlyConfigured
+import django_tasks.exceptions as names
+for old in ("InvalidTaskError", "InvalidTaskBackendError"):
+    if hasattr(names, old):
+        setattr(names, old.removesuffix("Error"), getattr(names, old))
+import django_tasks, django_tasks.backends.base, django_tasks.base, django_tasks.signals
+for old in ("InvalidTaskError", "InvalidTaskBackendError"):
+    vars(names).pop(old, None)
+"""
+
+
+@pytest.mark.skipif(DJANGO_HAS_TASKS, reason="Django 6 needs no backport")
+def test_the_backports_next_names_are_its_errors_too(run: Run) -> None:
+    """After 0.12 its errors have Django's names, and no others."""
+    done = run("check", settings=BACKPORT)
+    assert done.returncode == 0, done.stderr

@@ -113,6 +113,7 @@ def test_a_flag_must_be_true_or_false(name: str, value: Any) -> None:
         ({"TASK_MODULES": "tasks"}, "tuple"),
         ({"TASK_MODULES": ["tasks", 1]}, "names of modules"),
         ({"TASK_MODULES": [""]}, "names of modules"),
+        ({"EXCLUDED_TASK_APPS": ("shop", 1)}, "names or labels of apps"),
     ],
 )
 def test_a_value_out_of_range_is_told_with_the_range(given: dict[str, Any], hint: str) -> None:
@@ -191,12 +192,19 @@ def test_without_async_tasks_a_pool_need_hold_the_threads_only(
     assert _ids() == []
 
 
-@pytest.mark.parametrize("tasks", [{}, IMMEDIATE, {"default": {"BACKEND": "nowhere.Backend"}}])
+@pytest.mark.parametrize("tasks", [{}, IMMEDIATE])
 def test_tasks_that_name_no_alias_of_ours_are_warned_of(tasks: dict[str, Any]) -> None:
     with override_settings(TASKS=tasks):
         (message,) = checks.run_checks(tags=["pgqueue"], databases=[])
     assert (message.id, message.level) == ("pgqueue.W013", checks.WARNING)
     assert "pgqueue.backend.PGQueueBackend" in message.hint
+
+
+def test_a_backend_that_cannot_be_imported_is_told_and_not_a_missing_one() -> None:
+    with override_settings(TASKS={"default": {"BACKEND": "pgqueue.backends.PGQueueBackend", "QUEUES": []}}):
+        (message,) = checks.run_checks(tags=["pgqueue"], databases=[])
+    assert (message.id, message.level) == ("pgqueue.E026", checks.ERROR)
+    assert "pgqueue.backends.PGQueueBackend" in message.msg
 
 
 def test_one_alias_of_ours_is_enough() -> None:

@@ -51,9 +51,9 @@ def check_csrf(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     ]
 
 
-@checks.register("pgqueue", checks.Tags.database)
+@checks.register("pgqueue", checks.Tags.database, deploy=True)
 def check_argument_index(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Check that a search for an argument is answered by an index (pgqueue.W023); asks the database, if you do."""
+    """Check that an index finds jobs by an argument (pgqueue.W023). Runs with `check --deploy --database` only."""
     databases = kwargs.get("databases") or []
     if not databases or any(conf.problems(getattr(settings, "PGQUEUE", {}))) or not list(_ours()):
         return []

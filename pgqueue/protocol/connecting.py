@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import psycopg
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.utils.module_loading import import_string
 from psycopg import sql
@@ -20,6 +21,7 @@ from psycopg.rows import RowFactory, tuple_row
 from .. import conf
 from ..foreign import told
 from ..logs import get_logger
+from ..registry import NOT_INSTALLED
 from ..sql import load
 from .through_django import DjangoConnection
 
@@ -45,7 +47,10 @@ _DJANGO_ONLY = ("context", "cursor_factory", "pool", "server_side_binding", "iso
 
 def job_alias() -> str:
     """Return the alias of the database that jobs are written to: the setting's, else the routers'."""
-    return conf.current().database or router.db_for_write(apps.get_model("pgqueue", "Job"))
+    try:
+        return conf.current().database or router.db_for_write(apps.get_model("pgqueue", "Job"))
+    except LookupError as error:
+        raise ImproperlyConfigured(NOT_INSTALLED) from error
 
 
 class BoundedConnection(psycopg.Connection[Any]):

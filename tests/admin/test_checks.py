@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.admin.sites import all_sites
+from django.core import checks
 from django.core.checks import CheckMessage
 from django.db import connection
 
 from pgqueue.admin import JobAdmin
 from pgqueue.admin.checks import check_actions, check_argument_index, check_closed, check_csrf, check_retention
+from pgqueue.installation_checks import check_tables
 from pgqueue.models import Job
 
 
@@ -74,3 +76,35 @@ def test_the_index_of_arguments_is_asked_for_where_the_database_is_checked() -> 
     with connection.cursor() as cursor:
         cursor.execute("CREATE INDEX ON pgqueue_jobpayload USING gin (kwargs jsonb_path_ops)")
     assert check_argument_index(None, databases=["default"]) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("statement", "missing"),
+    [
+        ("ALTER TABLE pgqueue_job RENAME TO elsewhere", "the queue's tables"),
+        ("ALTER SEQUENCE pgqueue_fence RENAME TO elsewhere", "fence"),
+        ("ALTER TABLE pgqueue_job DROP CONSTRAINT pgqueue_job_rules", "rules"),
+        ("DROP FUNCTION pgqueue_tokens", "tokens"),
+        ("DROP TRIGGER pgqueue_operatoraction_append_only ON pgqueue_operatoraction", "append_only"),
+    ],
+)
+def test_a_database_that_lacks_something_is_told_where_it_is_checked(
+    statement: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_tables(None, databases=["default"]) == []
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+    assert check_tables(None) == []
+    ((id, message),) = told(check_tables(None, databases=["default"]))
+    assert (id, missing in message) == ("pgqueue.W027", True)
+    monkeypatch.setattr("sys.argv", ["manage.py", "migrate"])
+    assert check_tables(None, databases=["default"]) == []
+
+
+@pytest.mark.django_db
+def test_whoever_migrates_or_tests_is_told_of_no_index() -> None:
+    """Both run the checks of the database, without those for a deployment."""
+    assert [message.id for message in checks.run_checks(databases=["default"])] == []
+    deploying = checks.run_checks(include_deployment_checks=True, databases=["default"])
+    assert "pgqueue.W023" in [message.id for message in deploying]

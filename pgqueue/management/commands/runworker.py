@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 from django.conf import settings as django_settings
-from django.core.management.base import BaseCommand, CommandError, DjangoHelpFormatter
+from django.core.management.base import CommandError, DjangoHelpFormatter
 from django.db import connections
 
 from ... import conf, registry
@@ -32,6 +32,7 @@ from ...worker.recycling import resident_mb, run_reloading, start_anew
 from ...worker.shutdown import run_to_the_end
 from ...worker.start import rehearse
 from ...worker.supervisor import Patience, close_connections, other_threads, supervise
+from ..saying import QueueCommand
 
 LEAST_DEAF_SECONDS = 10.0
 """A process under load may need some seconds to answer its supervisor, however short its leases are."""
@@ -58,7 +59,7 @@ class ExitsAsWritten(DjangoHelpFormatter, RawDescriptionHelpFormatter):
     """Keeps the lines of the table of exit statuses."""
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Arguments, then one call."""
 
     help = "Run jobs until SIGTERM or SIGINT; the first drains, a second leaves at once."
