@@ -1,9 +1,12 @@
-"""Which names of queues are in use: those that a backend allows."""
+"""Which names of queues a backend allows, and which names the code and the settings use."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings as django_settings
+
+from . import conf, registry
 from .compat import BaseTaskBackend, InvalidTask, Task
 
 
@@ -19,3 +22,17 @@ def refuse_other_queue(task: Task[..., Any], backend: BaseTaskBackend) -> None:
         f" {', '.join(sorted(backend.queues))}; Django's default is 'default' alone. Add the queue there, or set"
         " 'QUEUES': [] to allow every queue."
     )
+
+
+def declared_queues() -> set[str]:
+    """Return the queues that known tasks, `PGQUEUE` and `TASKS` name."""
+    backends = getattr(django_settings, "TASKS", {}).values()
+    allowed = {name for backend in backends for name in backend.get("QUEUES", ())}
+    limited = {name.partition(":")[2] for name in conf.current().limits if name.startswith("queue:")}
+    return declared("queue_name") | set(conf.current().queues) | allowed | limited
+
+
+def declared(option: str) -> set[str]:
+    """Return the values that known tasks have for an option that is a name."""
+    found = (getattr(registry.find(name), option, None) for name in registry.names())
+    return {name for name in found if name}

@@ -235,3 +235,53 @@ def test_the_backports_next_names_are_its_errors_too(run: Run) -> None:
     """After 0.12 its errors have Django's names, and no others."""
     done = run("check", settings=BACKPORT)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("pgqueue_status",),
+        ("pgqueue_act", "hold", "1", "--seen=1", "--reason=x", "--actor=ada"),
+        ("pgqueue_act", "pause_queue", "mail", "--seen=0", "--reason=x", "--actor=ada"),
+        ("pgqueue_prune", "--actor=cron"),
+        ("pgqueue_console_groups",),
+        ("runworker",),
+        ("pgqueue_worker", "--burst"),
+    ],
+    ids=" ".join,
+)
+def test_without_a_server_every_command_says_so_in_one_sentence(run: Run, command: tuple[str, ...]) -> None:
+    done = run(
+        *command, settings="INSTALLED_APPS.append('django.contrib.auth')\nPGQUEUE = {'RETENTION_SECONDS': 604800}\n"
+    )
+    assert done.returncode == 69
+    (line,) = [line for line in done.stderr.splitlines() if "CommandError" in line]
+    assert line.startswith("CommandError: Database 'default' cannot be reached: connection")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["pgqueue_status", "runworker"])
+def test_a_database_that_is_not_there_is_named(run: Run, name: str) -> None:
+    done = run(name, "--database=nope")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "CommandError: There is no database 'nope'; settings.DATABASES has: default."
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("hld", "1", "--seen=1"), "argument verb: there is no verb 'hld'. Did you mean 'hold'?"),
+        (("hold", "1"), "the following arguments are required: --seen"),
+        (("hold", "1", "--seen=1", "--for-seconds=abc"), "argument --for-seconds: 'abc' is no number of seconds"),
+    ],
+)
+def test_an_error_of_usage_begins_with_the_error(run: Run, options: tuple[str, ...], said: str) -> None:
+    done = run("pgqueue_act", *options)
+    assert done.returncode == 2
+    first, then = done.stderr.splitlines()
+    assert first.endswith(f"pgqueue_act: {said}")
+    assert then.startswith("Try: ")
+
+
+def test_the_version_of_django_can_be_asked_of_every_command(run: Run) -> None:
+    assert run("pgqueue_act", "--version").stdout.strip() == django.get_version()

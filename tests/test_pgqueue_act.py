@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import json
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command, execute_from_command_line
+from django.db import connection
 
 from pgqueue.management.commands.pgqueue_act import NOT_DONE
 from pgqueue.models import Job, OperatorAction, Queue
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.django_db
 def run(verb: str, target: object, *options: str, version: object = 1, reason: str = "a test") -> str:
     """Run the command and return what it wrote."""
     out = StringIO()
-    call_command("pgqueue_act", verb, str(target), f"--version={version}", f"--reason={reason}", *options, stdout=out)
+    call_command("pgqueue_act", verb, str(target), f"--seen={version}", f"--reason={reason}", *options, stdout=out)
     return out.getvalue()
 
 
@@ -66,7 +68,7 @@ def test_a_job_with_as_many_attempts_as_can_be_counted_says_why_it_is_not_requeu
     job = JobFactory(dead=True, attempts=32_767, max_attempts=32_767)
     out = StringIO()
     with pytest.raises(CommandError):
-        call_command("pgqueue_act", "requeue", str(job.pk), f"--version={job.version}", "--reason=x", stdout=out)
+        call_command("pgqueue_act", "requeue", str(job.pk), f"--seen={job.version}", "--reason=x", stdout=out)
     assert "outcome=refused_state" in out.getvalue()
     assert "run it again as a new job" in out.getvalue()
 
@@ -82,14 +84,14 @@ def test_an_applied_verb_is_told_with_what_was_found_and_left() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_shell_gets_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["manage.py", "pgqueue_act", "hold", str(JobFactory().id), "--version", "1", "--reason", "a test"]
+    line = ["manage.py", "pgqueue_act", "hold", str(JobFactory().id), "--seen", "1", "--reason", "a test"]
     execute_from_command_line(line)
     with pytest.raises(SystemExit) as caught:
         execute_from_command_line(line)
     assert caught.value.code == NOT_DONE
     written = capsys.readouterr()
     assert [told.split()[0] for told in written.out.splitlines()] == ["outcome=applied", "outcome=changed"]
-    assert "Nothing was done." in written.err
+    assert "Nothing was done: it changed since you looked." in written.err
 
 
 def test_the_actor_is_the_system_user_by_default() -> None:
@@ -122,7 +124,7 @@ def test_a_refusal_exits_with_its_own_status_and_says_what_was_found(
     job = JobFactory(**traits)
     before = snapshot()
     with pytest.raises(CommandError, match="Nothing was done") as caught:
-        call_command("pgqueue_act", "hold", str(job.id), f"--version={version}", "--reason=a test")
+        call_command("pgqueue_act", "hold", str(job.id), f"--seen={version}", "--reason=a test")
     assert caught.value.returncode == NOT_DONE == 3
     row = OperatorAction.objects.get()
     line, _, why = capsys.readouterr().out.strip().partition(" why=")
@@ -148,14 +150,14 @@ def test_a_target_that_is_no_number_is_an_error(id: str) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["fly", "1", "--version=1", "--reason=x"], "invalid choice"),
-        (["hold", "1", "--reason=x"], "--version"),
-        (["hold", "1", "--version=1"], "needs a reason"),
-        (["hold", "1", "--version=one", "--reason=x"], "invalid int value"),
-        (["hold", "1", "--version=1", "--reason=  "], "needs a reason"),
-        (["pause_queue", "mail", "--version=0", "--reason=x", "--for-seconds=-5"], "greater than zero"),
-        (["pause_queue", "mail", "--version=0", "--reason=x", "--for-seconds=nan"], "greater than zero"),
-        (["pause_queue", "mail", "--version=0", "--reason=x", "--for-seconds=soon"], "invalid"),
+        (["fly", "1", "--seen=1", "--reason=x"], "there is no verb 'fly'"),
+        (["hold", "1", "--reason=x"], "--seen"),
+        (["hold", "1", "--seen=1"], "needs a reason"),
+        (["hold", "1", "--seen=one", "--reason=x"], "invalid int value"),
+        (["hold", "1", "--seen=1", "--reason=  "], "needs a reason"),
+        (["pause_queue", "mail", "--seen=0", "--reason=x", "--for-seconds=-5"], "greater than zero"),
+        (["pause_queue", "mail", "--seen=0", "--reason=x", "--for-seconds=nan"], "greater than zero"),
+        (["pause_queue", "mail", "--seen=0", "--reason=x", "--for-seconds=soon"], "no number of seconds"),
     ],
 )
 def test_bad_input_is_an_error_and_nothing_is_done_or_recorded(options: list[str], told: str) -> None:
@@ -183,6 +185,7 @@ def test_a_key_of_another_request_is_an_error() -> None:
 
 
 def test_a_queue_is_paused_for_a_time_and_resumed() -> None:
+    JobFactory(queue="mail")
     assert "now=paused version=1" in run("pause_queue", "mail", "--for-seconds=60.5", version=0)
     assert Queue.objects.get().paused_until is not None
     assert "found=paused version=1 now=active version=2" in run("resume_queue", "mail")
@@ -191,3 +194,83 @@ def test_a_queue_is_paused_for_a_time_and_resumed() -> None:
 def test_a_queue_may_be_called_by_a_number() -> None:
     QueueFactory(name="12")
     assert "outcome=applied" in run("pause_queue", "12")
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "options"),
+    [
+        ("pause_queue", "defualt", ()),
+        ("resume_queue", "defualt", ()),
+        ("set_limit", "queue:defualt", ("--max-running=1",)),
+        ("set_limit", "task:tests.testapp.tasks.ad", ("--max-running=1",)),
+        ("pause_jobs", "tenant:acmee", ()),
+        ("set_limit", "resource:printr", ("--max-running=1",)),
+    ],
+)
+def test_a_name_that_nothing_has_must_be_said_to_be_new(verb: str, target: str, options: tuple[str, ...]) -> None:
+    told = str(refused(verb, target, *options, version=0))
+    assert "No task and no job has the" in told
+    assert told.endswith("Nothing was done. If the name is right, add --new-name.")
+    assert (Queue.objects.count(), OperatorAction.objects.count()) == (0, 0)
+    assert "Did you mean" in told or target.startswith(("tenant", "resource"))
+    if verb != "resume_queue":
+        assert "outcome=applied" in run(verb, target, *options, "--new-name", version=0)
+        assert "outcome=changed" not in str(refused(verb, target, *options, version=0)), "it is known now"
+
+
+def test_a_queue_that_a_job_is_moved_to_is_asked_for_too() -> None:
+    job = JobFactory()
+    assert "No task and no job has the queue 'mial'" in str(refused("move_queue", job.pk, "--queue=mial"))
+    assert "outcome=applied" in run("move_queue", job.pk, "--queue=mial", "--new-name")
+
+
+@pytest.mark.parametrize(
+    ("target", "traits"),
+    [
+        ("queue:letters", {"queue": "letters"}),
+        ("queue:letters", {"queue": "letters", "tenanted": True}),
+        ("tenant:acme", {"tenant": "acme", "lane": 1}),
+        ("resource:printer", {"resource": "printer", "lane": 1}),
+    ],
+)
+def test_what_a_waiting_job_has_is_known(target: str, traits: dict[str, Any]) -> None:
+    JobFactory(**traits)
+    assert "outcome=applied" in run("set_limit", target, "--max-running=1", version=0)
+
+
+def test_what_a_task_has_is_known() -> None:
+    assert "outcome=applied" in run("set_limit", "task:tests.testapp.tasks.add", "--max-running=1", version=0)
+
+
+def test_a_change_since_says_what_to_do_next() -> None:
+    job = JobFactory()
+    run("hold", job.pk)
+    told = str(refused("hold", job.pk))
+    assert told == (
+        "Nothing was done: it changed since you looked. You gave version 1; it is version 2 now, and paused. Look at"
+        " it again, and repeat the command with --seen 2."
+    )
+
+
+def test_programs_read_json() -> None:
+    job = JobFactory()
+    told = json.loads(run("hold", job.pk, "--format=json"))
+    assert told == {
+        "outcome": "applied",
+        "audit": OperatorAction.objects.get().pk,
+        "state_found": "pending",
+        "version_found": 1,
+        "state_after": "paused",
+        "version_after": 2,
+    }
+
+
+def test_missing_tables_are_told_in_one_sentence() -> None:
+    job = JobFactory()
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE pgqueue_job RENAME TO elsewhere")
+    error = refused("hold", job.pk)
+    assert (error.returncode, str(error)) == (
+        69,
+        "The queue's tables are missing in database 'default': run manage.py migrate.",
+    )

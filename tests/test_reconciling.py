@@ -437,9 +437,9 @@ def test_the_shell_has_the_verdicts(capsys):
     job = unknown_job()
     words = ("--reason", "asked them", "--effect", "sms", "--evidence", "their log", "--actor", "ada")
     with pytest.raises(CommandError, match="remote_reference"):
-        call_command("pgqueue_act", "happened", str(job.pk), "--version", str(job.version), *words)
+        call_command("pgqueue_act", "happened", str(job.pk), "--seen", str(job.version), *words)
     more = ("--remote-reference", "ch_9Q", "--result", '{"id": 1}')
-    call_command("pgqueue_act", "happened", str(job.pk), "--version", str(job.version), *words, *more)
+    call_command("pgqueue_act", "happened", str(job.pk), "--seen", str(job.version), *words, *more)
     assert "outcome=applied" in capsys.readouterr().out
     assert effect_of(job).result == {"id": 1}
 
@@ -447,7 +447,7 @@ def test_the_shell_has_the_verdicts(capsys):
 def test_the_shell_says_why_nothing_was_done(capsys):
     job = JobFactory(unknown=True)
     EffectFactory(job_id=job.pk, deadline_at=from_now(120))
-    words = ("--version", str(job.version), "--reason", "r", "--effect", "sms", "--evidence", "e", "--actor", "ada")
+    words = ("--seen", str(job.version), "--reason", "r", "--effect", "sms", "--evidence", "e", "--actor", "ada")
     with pytest.raises(CommandError):
         call_command("pgqueue_act", "did_not_happen", str(job.pk), *words)
     assert "outcome=refused_unknown" in (told := capsys.readouterr().out)
@@ -456,7 +456,7 @@ def test_the_shell_says_why_nothing_was_done(capsys):
 
 def test_the_shell_tells_the_clones_number(capsys):
     job = JobFactory(succeeded=True)
-    words = ("--version", str(job.version), "--reason", "r", "--actor", "ada")
+    words = ("--seen", str(job.version), "--reason", "r", "--actor", "ada")
     call_command("pgqueue_act", "clone", str(job.pk), *words)
     assert f"new_job={Job.objects.latest('id').pk}" in capsys.readouterr().out
 

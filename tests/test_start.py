@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from pgqueue.models import Worker
 from pgqueue.protocol.refusing import why_no_start
 from pgqueue.worker.options import Options
 from pgqueue.worker.start import rehearse, sign_up
+from tests.factories import JobFactory, QueueFactory
 from tests.faults.harness import PROJECT, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["pgqueue"])
@@ -125,3 +127,15 @@ def test_the_command_ends_with_one_sentence(read_only: None, options: tuple[str,
     assert done.returncode == NO_START
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"CommandError: {READ_ONLY}")
+
+
+@pytest.mark.parametrize("option", ["queues", "excluded"])
+def test_a_queue_that_nothing_has_is_told(option: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A task, a setting, a row or a waiting job has each of the others."""
+    JobFactory(queue="waiting")
+    QueueFactory(name="acted-on")
+    names = ("typo", "waiting", "acted-on", "default", "configured")
+    with override_settings(PGQUEUE={"QUEUES": {"configured": {"MAX_ATTEMPTS": 3}}}), caplog.at_level("WARNING"):
+        sign_up(replace(OPTIONS, **{option: names}))
+    said = [line for line in caplog.messages if line.startswith("worker.unknown_queue")]
+    assert said == ["worker.unknown_queue queue=typo problem=no_task_and_no_job_has_it"]

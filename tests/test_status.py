@@ -145,12 +145,12 @@ def test_without_a_live_worker_waiting_jobs_still_fail_the_health_check() -> Non
 
 def test_monitors_read_json() -> None:
     JobFactory(paused=True)
-    assert json.loads(status("--json")) == {"name": "held", "jobs": 1, "overdue_seconds": None}
+    assert json.loads(status("--format=json")) == {"name": "held", "jobs": 1, "overdue_seconds": None}
 
 
 def test_nothing_to_do_is_said() -> None:
     assert status() == "No unfinished jobs.\n"
-    assert status("--json") == ""
+    assert status("--format=json") == ""
 
 
 def test_a_running_job_is_never_overdue_while_its_lease_lasts() -> None:

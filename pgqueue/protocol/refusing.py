@@ -34,15 +34,24 @@ def why_read_only(alias: str) -> str | None:
     return None
 
 
+def why_not_done(alias: str, error: psycopg.Error) -> str:
+    """Return for people why a command did nothing, from the error of its statement, in one line."""
+    said = " ".join(str(error.diag.message_primary or error).split())
+    if (why := _why_unusable(alias, error, said)) is not None:
+        return why
+    if error.sqlstate == NO_PRIVILEGE:
+        return f"This role lacks a privilege in database {alias!r}: {said}. The owner of it must grant it."
+    code = error.sqlstate or "no SQLSTATE"
+    return f"Database {alias!r} refused a statement ({type(error).__name__}, {code}): {said}"
+
+
 def why_no_start(alias: str, error: psycopg.Error) -> str:
     """Return for people why a worker cannot start, from the error of its first statements, in one line."""
     # The message of a connection that cannot be made has several lines.
     said = " ".join(str(error.diag.message_primary or error).split())
     code = error.sqlstate or "no SQLSTATE"
-    if code == NO_TABLE:
-        return f"The queue's tables are missing in database {alias!r}: run manage.py migrate."
-    if code in OTHER_TABLES:
-        return f"The queue's tables in database {alias!r} are of another version: run manage.py migrate ({said})."
+    if (why := _why_unusable(alias, error, said)) is not None:
+        return why
     if code == NO_PRIVILEGE:
         return f"The worker's role lacks a privilege in database {alias!r}: {said}. The owner of it must grant it."
     if code in TOO_SLOW:
@@ -50,8 +59,17 @@ def why_no_start(alias: str, error: psycopg.Error) -> str:
             f"Database {alias!r} refused the start of a worker ({type(error).__name__}, {code}): {said}. Look for"
             " a lock on pgqueue_worker, and for a server that is overloaded."
         )
+    return f"Database {alias!r} refused the start of a worker ({type(error).__name__}, {code}): {said}"
+
+
+def _why_unusable(alias: str, error: psycopg.Error, said: str) -> str | None:
+    """Return why nobody can use the queue there; None where the error does not say so."""
+    if error.sqlstate == NO_TABLE:
+        return f"The queue's tables are missing in database {alias!r}: run manage.py migrate."
+    if error.sqlstate in OTHER_TABLES:
+        return f"The queue's tables in database {alias!r} are of another version: run manage.py migrate ({said})."
     if is_read_only(error):
         return f"Database {alias!r} is a standby, or read-only. {ADVICE}"
     if is_of_a_connection(error):
         return f"Database {alias!r} cannot be reached: {said}"
-    return f"Database {alias!r} refused the start of a worker ({type(error).__name__}, {code}): {said}"
+    return None

@@ -1,5 +1,5 @@
 -- Which parts of the database that no model has are missing, by their names in `beyond_models`, where the tables are.
--- Guard: the tables of this search path. Writes nothing. Returns a row (name text) for each missing part.
+-- Looks in this search path. Writes nothing. Returns: a row (name text) for each missing part.
 SELECT part.name
 FROM (
     VALUES

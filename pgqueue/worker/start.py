@@ -13,8 +13,10 @@ from .. import conf, registry
 from ..logs import get_logger
 from ..protocol.claiming import Claimant
 from ..protocol.connecting import connect
+from ..protocol.naming import worker_knows_queues
 from ..protocol.registering import register
 from ..protocol.upkeep import declare_limits
+from ..queue_names import declared_queues
 from ..server_errors import may_pass
 from ..version import __version__
 from .options import Options
@@ -31,6 +33,7 @@ def sign_up(options: Options) -> tuple[Claimant, Limits | None]:
     connection: psycopg.Connection[Any]
     with connect(options.alias, role="worker") as connection:
         worker_id = _register(connection, options)
+        _tell_unknown_queues(connection, options)
         undeclared = _declare(connection, conf.current().limits)
     claimant = Claimant(
         worker_id=worker_id,
@@ -68,6 +71,15 @@ def _register(connection: psycopg.Connection[Any], options: Options) -> int:
         tasks=registry.names(),
         parent_id=options.parent_id,
     )
+
+
+def _tell_unknown_queues(connection: psycopg.Connection[Any], options: Options) -> None:
+    """Tell of queues that nothing has a job or a task for: a worker of a misspelt one would wait for ever."""
+    if options.parent_id is not None:
+        return  # The worker that started this quarantine has told it.
+    given = set(options.queues or options.excluded) - declared_queues()
+    for name in sorted(given - worker_knows_queues(connection, given)) if given else ():
+        logger.warning("worker.unknown_queue queue=%s problem=no_task_and_no_job_has_it", name)
 
 
 def _declare(connection: psycopg.Connection[Any], limits: Limits) -> Limits | None:

@@ -247,13 +247,13 @@ def test_queues_have_two_persons_too(operator: Client, second: Client) -> None:
 
 def test_a_command_line_asks_and_does_not_approve(operator: Client, second: Client) -> None:
     row = JobFactory(dead=True)
-    command = ["pgqueue_act", "requeue", str(row.pk), "--version", str(row.version), "--reason", "x", "--actor", "eve"]
+    command = ["pgqueue_act", "requeue", str(row.pk), "--seen", str(row.version), "--reason", "x", "--actor", "eve"]
     with pytest.raises(CommandError) as told:
         call_command(*command)
     assert told.value.returncode == REQUESTED
     asked = ApprovalRequest.objects.get()
     with pytest.raises(CommandError) as told:
-        call_command("pgqueue_act", "approve", str(asked.pk), "--version", "1", "--reason", "x", "--actor", "bob")
+        call_command("pgqueue_act", "approve", str(asked.pk), "--seen", "1", "--reason", "x", "--actor", "bob")
     assert told.value.returncode == NOT_DONE
     assert (Job.objects.get().state, asked.asked_by) == ("dead", "eve")
     action = act("approve", asked.pk, version_seen=1, actor=Actor(id=None, name="bob"), reason="x")

@@ -103,7 +103,7 @@ def test_everybody_says_why_a_due_job_waits(cause: str, operator: Client) -> Non
     if kind:
         assert f'href="/admin/pgqueue/{kind}/{subject.replace(":", "_3A")}/change/"' in shown.text
     out = StringIO()
-    call_command("pgqueue_status", "--json", stdout=out)
+    call_command("pgqueue_status", "--format=json", stdout=out)
     assert f'"name": "{cause}"' in out.getvalue()
     assert cause in plain(look(operator)).partition("What due jobs wait for")[2]
 

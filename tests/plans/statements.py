@@ -71,6 +71,8 @@ def statements(connection):
         "find_blockers": ({"expired_seconds": 0.0, "ends": True, "limit": BATCH}, True),
         "look": (LOOKING, True),
         "list_expired": ({"limit": BATCH}, False),
+        "find_known_queues": ({"names": ["q1", "nobodys"]}, False),
+        "has_limited": ({"kind": "tenant", "name": "nobody", "cap": BATCH}, False),
         "list_queues": ({"cap": 10_001, "most": 200}, False),
         "find_held": (held, False),
         "find_own_endings": (held, False),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.apps import apps
-from django.core.management.base import BaseCommand
+from django.core.management.base import CommandError, CommandParser
 from django.db import router, transaction
 
-from pgqueue.models import Job
-from pgqueue.verbs import VERBS
+from ...models import Job
+from ...verbs import VERBS
+from ..saying import QueueCommand, add_format, as_json
 
 VIEWS = (
     "view_overview",
@@ -43,21 +44,29 @@ def groups() -> dict[str, tuple[str, ...]]:
     }
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Only permissions of the queue are touched; what a group may do elsewhere stays."""
 
     help = "Make the groups viewer, triage, operator, senior and auditor of the console, or bring them up to date."
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add_format(parser)
+
     def handle(self, **options: Any) -> None:
         """Set each group's permissions."""
+        if not apps.is_installed("django.contrib.auth"):
+            raise CommandError("There are no groups here: django.contrib.auth is not in INSTALLED_APPS.")
         with transaction.atomic(using=router.db_for_write(apps.get_model("auth", "Group"))):
             for name, codenames in groups().items():
-                self._set(name, codenames)
+                self._set(name, codenames, options["format"])
 
-    def _set(self, name: str, codenames: tuple[str, ...]) -> None:
+    def _set(self, name: str, codenames: tuple[str, ...], format: str) -> None:
         group, _made = apps.get_model("auth", "Group").objects.get_or_create(name=name)
         ours = apps.get_model("auth", "Permission").objects.filter(content_type__app_label=Job._meta.app_label)
         wanted = ours.filter(codename__in=codenames)
         group.permissions.remove(*ours.exclude(codename__in=codenames))
         group.permissions.add(*wanted)
-        self.stdout.write(f"{name}: {wanted.count()} permissions")
+        count = wanted.count()
+        as_text = f"{name}: {count} permissions"
+        self.stdout.write(as_json({"group": name, "permissions": count}) if format == "json" else as_text)

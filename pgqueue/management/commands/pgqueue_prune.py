@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import getpass
 from argparse import ArgumentParser
+from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from ... import conf
 from ...actors import Actor
-from ...exceptions import SettingsError
 from ...retention import BATCH, sweep
+from ..saying import QueueCommand, add_format, as_json, system_user
 
 UNFINISHED = 3
 """Exit status when the time was over before every job was looked at."""
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Arguments, then one call."""
 
     help = (
@@ -34,30 +34,24 @@ class Command(BaseCommand):
         parser.add_argument("--batch", type=int, default=BATCH, metavar="N", help="Jobs looked at in one transaction.")
         parser.add_argument("--actor", help="Name for the audit log; by default that of the system user.")
         parser.add_argument("--reason", default="retention", help="Why, for the audit log.")
+        add_format(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep, and say what came of it."""
-        try:
-            settings = conf.current()
-        except SettingsError as error:
-            raise CommandError(str(error)) from error
+        settings = conf.current()
         if settings.retention_seconds is None and settings.dead_retention_seconds is None:
             raise CommandError(
                 "Jobs are kept for ever: set PGQUEUE['RETENTION_SECONDS'] or ['DEAD_RETENTION_SECONDS']."
             )
         if options["batch"] < 1:
             raise CommandError("--batch must be 1 at least.")
-        actor = Actor(id=None, name=options["actor"] or _user())
+        actor = Actor(id=None, name=options["actor"] or system_user())
         swept = sweep(
             actor=actor, reason=options["reason"], most_seconds=options["most_seconds"], batch=options["batch"]
         )
-        self.stdout.write(f"{swept.deleted} of {swept.looked_at} jobs were deleted")
+        if options["format"] == "json":
+            self.stdout.write(as_json(asdict(swept)))
+        else:
+            self.stdout.write(f"{swept.deleted} of {swept.looked_at} jobs were deleted")
         if not swept.is_over:
             raise CommandError("The time was over: run it again.", returncode=UNFINISHED)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError) as error:
-        raise CommandError("Nobody knows who you are: say it with --actor.") from error

@@ -7,12 +7,12 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from ...protocol.blocking import Blocker, list_blockers
-from ...protocol.connecting import job_alias
 from ...protocol.counting import COUNTED_AT_MOST, Standing, count_standing
 from ...protocol.refusing import ADVICE, why_read_only
+from ..saying import QueueCommand, add_format, chosen_alias
 
 ALARM = 3
 """Exit status when something waits longer than it may."""
@@ -36,14 +36,14 @@ WORDS = {
 }
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     """Arguments, then one call."""
 
     help = "Show where unfinished jobs stand. Exit status 3: something waits longer than it may."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("--json", action="store_true", help="One JSON object per line.")
+        add_format(parser)
         parser.add_argument("--max-due-seconds", type=float, metavar="S", help="Exit 3 if a due job has waited longer.")
         parser.add_argument(
             "--max-expired-seconds", type=float, metavar="S", help="Exit 3 if a lease expired longer ago than this."
@@ -52,15 +52,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print one line per standing; fail when a limit is passed."""
-        alias = options["database"] or job_alias()
+        alias, is_json = chosen_alias(options), options["format"] == "json"
         if (why := why_read_only(alias)) is not None:
             self.stderr.write(self.style.WARNING(f"{why} {ADVICE}"))
         standings = count_standing(alias)
         for standing in standings:
-            self.stdout.write(json.dumps(asdict(standing)) if options["json"] else _told(standing))
-        if not standings and not options["json"]:
+            self.stdout.write(json.dumps(asdict(standing)) if is_json else _told(standing))
+        if not standings and not is_json:
             self.stdout.write("No unfinished jobs.")
-        if not options["json"] and any(standing.name == "lease_expired" for standing in standings):
+        if not is_json and any(standing.name == "lease_expired" for standing in standings):
             for blocker in list_blockers(alias):
                 self.stdout.write(_blocked(blocker))
         # Without a live worker every waiting job is of an unknown task: that must not silence the alarm.

@@ -13,13 +13,11 @@ from typing import Any
 import psycopg
 from django.conf import settings as django_settings
 from django.core.management.base import CommandError, DjangoHelpFormatter
-from django.db import connections
 
 from ... import conf, registry
 from ...bounds import LONGEST_SECONDS
 from ...compat import Task
 from ...logs import show_on_stderr
-from ...protocol.connecting import job_alias
 from ...protocol.refusing import why_no_start
 from ...states import Lane
 from ...worker.exits import MEANINGS, Exit
@@ -32,7 +30,7 @@ from ...worker.recycling import resident_mb, run_reloading, start_anew
 from ...worker.shutdown import run_to_the_end
 from ...worker.start import rehearse
 from ...worker.supervisor import Patience, close_connections, other_threads, supervise
-from ..saying import QueueCommand
+from ..saying import QueueCommand, chosen_alias
 
 LEAST_DEAF_SECONDS = 10.0
 """A process under load may need some seconds to answer its supervisor, however short its leases are."""
@@ -156,11 +154,7 @@ def _refuse_nonsense(given: dict[str, Any]) -> None:
 def _options(given: dict[str, Any]) -> Options:
     if given["queue"] and given["exclude_queue"]:
         raise CommandError("--queue names what to serve: --exclude-queue cannot be given beside it.")
-    alias = given["database"] or job_alias()
-    if alias not in connections:
-        raise CommandError(f"There is no database {alias!r}; settings.DATABASES has: {', '.join(connections)}.")
-    if connections[alias].vendor != "postgresql":
-        raise CommandError(f"Database {alias!r} is {connections[alias].display_name}: pgqueue needs PostgreSQL.")
+    alias = chosen_alias(given)
     return Options(
         alias=alias,
         concurrency=given["concurrency"],
