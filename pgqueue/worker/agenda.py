@@ -11,6 +11,7 @@ from ..protocol.looking import Horizon
 from ..protocol.marks import rest_seconds
 from ..protocol.settling import Ending, EndingKind
 from ..states import Lane
+from .brake import Brake
 from .isolation import Isolation, is_overdue
 from .pace import Pace, Pool
 
@@ -75,6 +76,8 @@ class Agenda:
         self._moved_at = 0.0
         self._laned_first = False
         self._isolation = Isolation(clock=clock)
+        self.brake = Brake(clock=clock)
+        """Holds claims back while endings are refused."""
 
     # -- what happened -------------------------------------------------------------------------------------
 
@@ -124,6 +127,7 @@ class Agenda:
         Where it may have missed some, it is asked again when it is said to have more.
         """
         self._moved_at = self._clock()
+        self.brake.note_claimed(count)
         if self._left is not None:
             self._left -= count
         if source in APART:
@@ -173,8 +177,8 @@ class Agenda:
         return self._clock() >= max(self._look_at, self._look_not_before)
 
     def hoards(self, waiting: int) -> bool:
-        """Say whether leases wait in vain: nothing ended or began for a while."""
-        return waiting > 0 and self._clock() - self._moved_at >= HOARD_SECONDS
+        """Say whether leases wait in vain: nothing ended or began for a while, or endings are refused."""
+        return waiting > 0 and (self.brake.is_on or self._clock() - self._moved_at >= HOARD_SECONDS)
 
     def sources(self, *, held: Counts) -> tuple[Source, ...]:
         """Return what to claim from, in turn plain and guarded lanes first.
@@ -199,6 +203,8 @@ class Agenda:
         room = min(target - taken, max(slots, target // 2))
         if taken >= slots and room * 4 < target:
             return 0
+        if self.brake.is_on:
+            room = min(room, 1)
         return max(0, room if self._left is None else min(room, self._left))
 
     def pause(self, *, held: Counts, waiting: int) -> float:
@@ -208,6 +214,8 @@ class Agenda:
         waits = [until for source, until in self._resting_until.items() if source in self._due]
         if self._due.intersection(APART):
             waits.append(self._isolation.not_before)
+        if self.brake.holds:
+            waits.append(self.brake.until)
         look_at = max(self._look_at, self._look_not_before)
         until = min([look_at, *(until for until in waits if until > self._clock())])
         pause = max(0.0, until - self._clock())
@@ -228,7 +236,7 @@ class Agenda:
             self._isolation.give_way()
 
     def _open(self, held: Counts) -> tuple[Source, ...]:
-        if self._isolation.is_running:
+        if self._isolation.is_running or self.brake.holds:
             return ()
         if self._alone_is_next():
             return () if sum(held.values()) else tuple(source for source in APART if source in self._due)[:1]

@@ -81,7 +81,7 @@ class Dispatcher:
         self._turns: defaultdict[Source, Turn] = defaultdict(Turn)
         self._connection: psycopg.Connection[Any] | None = None
         self._endings: list[Ending] = []
-        self._postponed = Postponed()
+        self._postponed = Postponed(self._agenda.brake)
         self.aftermath = Aftermath(tally, submit=self._submit, alias=options.alias)
         self._lookout = Lookout(
             claimant=claimant,
@@ -239,9 +239,8 @@ class Dispatcher:
         for ending in settled.lost:
             logger.warning("ending.refused job=%d fence=%d kind=%s", ending.id, ending.fence, ending.kind)
         over = settled.over(endings)
-        if self._postponed or settled.refused:
-            self._postponed.forget(over)
-            self._postponed.add(settled.refused, untried=settled.untried)
+        if self._postponed.is_concerned(settled):
+            self._postponed.take(over, settled)
         ended = self._holdings.drop(over)
         self._agenda.end(ended, pool_of=self._pools.pool)
         self.aftermath.add(ended, settled.written)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from ..backoff import delay_seconds, is_told
 from ..foreign import told
 from ..logs import get_logger
-from ..protocol.settling import Ending
+from ..protocol.settling import Ending, EndingKind, Settled
+from .brake import Brake
 
 logger = get_logger(__name__)
 
@@ -28,7 +29,8 @@ class _Refused:
 class Postponed:
     """Keeps refused endings until they are written, or turn out to have lost their jobs."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, brake: Brake | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._brake = brake or Brake(clock=clock)
         self._clock = clock
         self._refused: dict[int, _Refused] = {}
 
@@ -38,6 +40,21 @@ class Postponed:
     def ids(self) -> set[int]:
         """Return the ids of the jobs whose endings wait here."""
         return set(self._refused)
+
+    def is_concerned(self, settled: Settled) -> bool:
+        """Return whether what became of endings matters here: some wait, some were refused, or claims are held back."""
+        return bool(self._refused or settled.refused or self._brake.is_on)
+
+    def take(self, over: Sequence[Ending], settled: Settled) -> None:
+        """Take in what became of endings; `over` are those that need not be sent again."""
+        self.forget(over)
+        if any(ending.kind is not EndingKind.RELEASE and ending.id in settled.written for ending in over):
+            self._brake.note_written()
+        self._brake.note_refused(sum(one.id not in self._refused for one, _ in settled.refused))
+        self._brake.note_refused(sum(one.id not in self._refused for one in settled.untried))
+        # What is here and locked by somebody has a pause of its own too: it must not be sent again and again.
+        locked = [ending for ending in settled.busy if ending.id in self._refused]
+        self.add(settled.refused, untried=[*settled.untried, *locked])
 
     def add(self, refused: Iterable[tuple[Ending, Exception]], *, untried: Iterable[Ending] = ()) -> None:
         """Take in endings that the server has refused once more, and those that were not tried after them."""

@@ -261,3 +261,9 @@ def say_when_lost(context: Any, directory: str) -> None:
 
 
 stop_the_import()
+
+
+@task
+def note_and_return(directory: str, name: str) -> str:
+    note(directory, "start", name)
+    return name
