@@ -13,6 +13,7 @@ from django.db import IntegrityError, OperationalError, transaction
 from django.db.models import QuerySet
 
 from . import conf, notifying
+from .foreign import told
 from .logs import get_logger
 from .operations import Action, Actor, Request, act_on_locked, is_busy, perform, tell
 from .protocol import approving, freezing, operating
@@ -97,7 +98,7 @@ def _go_on(started: freezing.Started) -> int:
         if freezing.stop(job_alias(), started.id, by=""):
             logger.warning("bulk.stopped bulk=%s reason=not_permitted", started.id)
     except Exception as error:
-        logger.warning("bulk.failed bulk=%s error=%s", started.id, type(error).__name__)
+        logger.warning("bulk.failed bulk=%s %s", started.id, told(error))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from . import registry
-from .backoff import delay_seconds
+from .backoff import delay_seconds, is_told
 from .exceptions import EffectRefusedError, JobTimeoutError, LeaseLostError, ResultError
 from .foreign import OF_PROJECT, class_name, is_a, text, told
 from .holding import Held
@@ -43,6 +44,8 @@ Reference = Callable[[Any], str | None]
 LONGEST_NAME = 100
 LONGEST_REFERENCE = 200
 RETRY_CAP_SECONDS = 2.0
+RECORDING_SECONDS = 600.0
+"""How long a run waits for the server to take an answer. Then it fails, and the answer is kept without it."""
 
 
 class Effects:
@@ -94,7 +97,9 @@ class Effects:
     def confirming(self, name: str) -> Iterator[bool]:
         """See `JobContext.confirming`."""
         self._refuse_block(name)
-        is_first = self._write(lambda connection: confirm_effect(connection, self._held.lease, name, Stage.CONFIRMING))
+        is_first = self._write(
+            name, lambda connection: confirm_effect(connection, self._held.lease, name, Stage.CONFIRMING)
+        )
         with transaction.atomic(using=self._alias):
             yield is_first
             if is_first:
@@ -109,12 +114,12 @@ class Effects:
         settings = self._held.settings()
         call = Call(
             name=name,
-            key=f"{self._operation_key}:{name}",
+            key=self._key(name),
             call_deadline_seconds=getattr(task, "call_deadline_seconds", None) or settings.call_deadline_seconds,
             replay_safe_seconds=getattr(task, "replay_safe_seconds", None) or settings.replay_safe_seconds,
             has_begun=name in self._begun,
         )
-        known = self._write(lambda connection: open_effect(connection, self._held.lease, call))
+        known = self._write(name, lambda connection: open_effect(connection, self._held.lease, call))
         if known is None:
             # The last look before the bytes leave: the machine may have slept since the lease was confirmed.
             if self._held.may_be_lost():
@@ -133,17 +138,18 @@ class Effects:
         remote_reference, interruption = self._reference(name, value, reference)
         try:
             self._write(
+                name,
                 lambda connection: record_effect(
                     connection, self._held.lease, name, result=result, remote_reference=remote_reference
-                )
+                ),
+                within_seconds=RECORDING_SECONDS,
             )
-        except LeaseLostError:
+        except BaseException as error:
+            # Whatever ended the wait, a time limit too: whoever settles the run must find the answer all the same.
             self._keep(name, result, remote_reference)
+            if is_a(error, DATABASE_ERRORS) and not is_a(error, JobTimeoutError) and self._held.may_be_lost():
+                raise LeaseLostError(self._held.lease.id, self._held.lease.fence) from error
             raise
-        except DATABASE_ERRORS as error:
-            # The lease may be over by now: whoever settles the run must find the answer all the same.
-            self._keep(name, result, remote_reference)
-            raise LeaseLostError(self._held.lease.id, self._held.lease.fence) from error
         if (later := refused or interruption) is not None:
             raise later
         return decode(result)
@@ -174,7 +180,7 @@ class Effects:
 
     def _withdraw(self, name: str) -> None:
         self._begun.discard(name)
-        self._write(lambda connection: withdraw_effect(connection, self._held.lease, name))
+        self._write(name, lambda connection: withdraw_effect(connection, self._held.lease, name))
 
     def _confirm(self, name: str) -> None:
         """Confirm in the author's transaction, as its last act: a lost lease rolls all of it back."""
@@ -187,7 +193,7 @@ class Effects:
             alias=self._alias,
             lease=self._held.lease,
             effect=name,
-            key=f"{self._operation_key}:{name}",
+            key=self._key(name),
             result=result,
             reference=reference,
             came_at=time.monotonic(),
@@ -198,6 +204,9 @@ class Effects:
             # A test's own connection: it is nobody else's, and there is no later.
             with self._held.lend() as connection:
                 store(connection, answer)
+
+    def _key(self, name: str) -> str:
+        return f"{self._operation_key}:{name}"
 
     def _refuse(self, name: str) -> None:
         if not (isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()):
@@ -219,21 +228,29 @@ class Effects:
             )
             raise EffectRefusedError(self._held.lease.id, name, reason)
 
-    def _write(self, step: Callable[[psycopg.Connection[Any]], T]) -> T:
+    def _write(self, name: str, step: Callable[[psycopg.Connection[Any]], T], *, within_seconds: float = math.inf) -> T:
         """Write on a connection of the queue's own, again while the server is at fault and the lease surely ours.
 
-        Each step looks first what is there, so that one whose COMMIT answer was lost finds its own write.
+        Each step looks first what is there, so that one whose COMMIT answer was lost finds its own write. The heartbeat
+        may renew the lease for ever meanwhile: `within_seconds` bounds the wait.
         """
         failures = 0
+        deadline = time.monotonic() + within_seconds
         while True:
             try:
                 with self._lend() as connection:
                     return step(connection)
+            except JobTimeoutError:
+                raise  # It is an OSError, and was thrown in from outside.
             except DATABASE_ERRORS as error:
                 if self._held.lend is not None or self._held.may_be_lost() or is_of_the_value(error):
                     raise
                 failures += 1
-                logger.warning("effect.unwritten failures=%d %s", failures, told(error))
+                if is_told(failures):
+                    facts = (self._held.lease.id, name, self._key(name), failures, told(error))
+                    logger.warning("effect.unwritten job=%d effect=%s key=%s failures=%d %s", *facts)
+                if time.monotonic() > deadline:
+                    raise
                 time.sleep(delay_seconds(failures, base_seconds=0.1, cap_seconds=RETRY_CAP_SECONDS))
 
     def _lend(self) -> AbstractContextManager[psycopg.Connection[Any]]:

@@ -9,6 +9,8 @@ from typing import Any
 import psycopg
 
 from . import conf
+from .backoff import is_told
+from .foreign import told
 from .holding import Holdings, boot_seconds
 from .logs import get_logger
 from .protocol.connecting import ANSWER_SECONDS, connect, one_trip
@@ -55,6 +57,7 @@ class Heartbeat(threading.Thread):
         self._on_all_run_out = on_all_run_out
         self._on_heard = on_heard
         self._stopped = threading.Event()
+        self._failures = 0
         self._connection: psycopg.Connection[Any] | None = None
         self._lock = threading.Lock()
 
@@ -91,9 +94,13 @@ class Heartbeat(threading.Thread):
             with self._lock:
                 self._beat(stopped=stopped)
         except Exception as error:
-            logger.warning("heartbeat.failed worker=%d error=%s", self._worker_id, type(error).__name__)
+            self._failures += 1
+            if is_told(self._failures):
+                facts = (self._worker_id, self._failures, told(error))
+                logger.warning("heartbeat.failed worker=%d failures=%d %s", *facts)
             self._close()
             return False
+        self._failures = 0
         return True
 
     def _cut_vain_waits(self) -> None:

@@ -61,10 +61,10 @@ class Blockers:
         """End what can do nothing more, and log the rest: that needs a person. No error of it costs the worker."""
         try:
             found = end_blockers(connection)
-        except psycopg.OperationalError:
-            raise
         except psycopg.Error as error:
-            logger.warning("takeover.unexplained error=%s sqlstate=%s", type(error).__name__, error.sqlstate)
+            if connection.closed:
+                raise
+            logger.warning("takeover.unexplained %s", told(error))
             return
         now = time.monotonic()
         self._told_at = {key: at for key, at in self._told_at.items() if now - at < TOLD_AGAIN_SECONDS}

@@ -12,13 +12,15 @@ import psycopg
 import pytest
 from django.db import connection
 
-from pgqueue.keeping import Answer, Keeper
-from pgqueue.models import Effect, Job, JobResult
+from pgqueue import effects
+from pgqueue.keeping import Answer, Keeper, keeper
+from pgqueue.models import Attempt, Effect, Job, JobResult
 from pgqueue.protocol.connecting import connect
 from pgqueue.protocol.lending import lender
 from pgqueue.protocol.settling import Ending, EndingKind, Settled, settle, settle_each
 from pgqueue.server_errors import is_for_all, is_of_a_connection, is_of_the_value, is_read_only, may_pass
 from pgqueue.takeover import take_over_expired
+from pgqueue.worker import process
 from pgqueue.worker.exits import Exit
 from pgqueue.worker.postponed import Postponed
 from tests.factories import WORKER, AttemptFactory, EffectFactory, JobFactory
@@ -222,6 +224,46 @@ def test_an_answer_that_the_server_refuses_is_recorded_when_it_takes_it_again(sq
         assert work() == 0
     assert (row(id).state, len(remote.asked)) == ("succeeded", 1)
     assert Effect.objects.get(job_id=id).result == {"id": "r1"}
+
+
+@racing
+def test_an_answer_outlives_the_time_limit_that_ends_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is thrown into the thread while that waits for the server to take the answer."""
+    monkeypatch.setattr(process, "KEEPING_SECONDS", 0.1)
+    remote = Remote()
+    effect_tasks.script["run"] = lambda context: context.effect("pay", remote)
+    id = int(manual.using(max_run_seconds=1).enqueue().id)
+    with refusing("pgqueue_effect", "42501", "NEW.stage = 'result_known'"):
+        assert work() == 0
+    assert (row(id).state, len(remote.asked)) == ("unknown", 1)
+    keeper.flush(timeout_seconds=30)
+    [attempt] = Attempt.objects.filter(job_id=id)
+    assert [said["result"] for said in attempt.evidence] == [{"id": "r1"}]
+    assert attempt.error_class == "pgqueue.exceptions.JobTimeoutError"
+
+
+@racing
+def test_an_answer_that_the_server_refuses_for_long_is_kept_beside_the_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The heartbeat renews the lease meanwhile: the thread would keep its slot, and its process from ending."""
+    monkeypatch.setattr(effects, "RECORDING_SECONDS", 1.0)
+    monkeypatch.setattr(process, "KEEPING_SECONDS", 0.1)
+    remote = Remote()
+    effect_tasks.script["run"] = lambda context: context.effect("pay", remote)
+    id = int(manual.enqueue().id)
+    with refusing("pgqueue_effect", "42501", "NEW.stage = 'result_known'"):
+        assert work() == 0
+    keeper.flush(timeout_seconds=30)
+    assert (row(id).state, len(remote.asked)) == ("unknown", 1)
+    [attempt] = Attempt.objects.filter(job_id=id)
+    assert ([said["result"] for said in attempt.evidence], attempt.error_class) == (
+        [{"id": "r1"}],
+        "psycopg.errors.InsufficientPrivilege",
+    )
+    lines = [message for message in caplog.messages if message.startswith("effect.unwritten")]
+    assert [line.partition("failures=")[2].split()[0] for line in lines][:3] == ["1", "2", "4"]
+    assert f"job={id} effect=pay key=job:{id}:pay " in lines[0]
 
 
 @pytest.fixture(autouse=True)

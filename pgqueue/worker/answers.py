@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import psycopg
-
+from ..foreign import told
 from ..logs import get_logger
 from ..protocol.claiming import Haul, Lease
 from ..protocol.settling import Ending, Settled
+from ..server_errors import DATABASE_ERRORS
 from .agenda import Source
 from .pace import Pool
 
@@ -80,8 +80,8 @@ class Answers:
         for one in claimed:
             try:
                 leases = one.haul.read()
-            except (psycopg.Error, OSError) as error:
-                logger.warning("claim.unread count=%d error=%s", len(one.haul), type(error).__name__)
+            except DATABASE_ERRORS as error:
+                logger.warning("claim.unread count=%d %s", len(one.haul), told(error))
                 self._on_unread()
             else:
                 self._hand_out(one.source, leases, one.asked_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from .. import bulk
+from ..foreign import told
 from ..logs import get_logger
 from .surroundings import clean_up_for_good
 
@@ -44,6 +45,6 @@ class BulkRunner(threading.Thread):
                 while not self._stopped.is_set() and bulk.run_in_background():
                     pass
             except Exception as error:
-                logger.warning("bulk.failed error=%s", type(error).__name__)
+                logger.warning("bulk.failed %s", told(error))
             finally:
                 clean_up_for_good()

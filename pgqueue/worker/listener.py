@@ -11,6 +11,7 @@ from collections.abc import Callable
 import psycopg
 
 from ..backoff import delay_seconds
+from ..foreign import told
 from ..logs import get_logger
 from ..protocol.connecting import connect
 from ..protocol.listening import BULK, QUEUES, Subscription, notify
@@ -67,7 +68,7 @@ class Listener(threading.Thread):
                 self._say_deaf()
             except Exception as error:  # Whatever it was: a thread that ended while it counts as listening is deaf.
                 self._failures += 1
-                logger.warning("listener.failed error=%s", type(error).__name__)
+                logger.warning("listener.failed %s", told(error))
             self._pause()
 
     def _pause(self) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from ..foreign import told
 from ..logs import get_logger
 from ..probing import ask_next
 from ..protocol.lending import lender
@@ -49,7 +50,7 @@ class Prober(threading.Thread):
             try:
                 pause = self._ask()
             except Exception as error:
-                logger.warning("probe.unasked worker=%d error=%s", self._worker_id, type(error).__name__)
+                logger.warning("probe.unasked worker=%d %s", self._worker_id, told(error))
                 pause = FAILED_PAUSE_SECONDS
 
     def _ask(self) -> float:

@@ -115,3 +115,37 @@ def test_a_long_refusal_is_told_now_and_then(workers: Workers, database: Databas
     told = [line for line in worker.log().splitlines() if "database.failed" in line]
     assert [line.partition("failures=")[2].split()[0] for line in told][:3] == ["1", "2", "4"]
     assert worker.drain() == 0
+
+
+def test_calls_that_come_back_to_a_read_only_server_need_no_person(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """As in a failover: the other side has answered, and the answers are recorded once the server takes writes."""
+    ids = [int(fault_tasks.wait_and_call.enqueue(str(journal)).id) for _ in range(4)]
+    worker = workers.start("--concurrency", "4", "--lease-seconds", "30").until_started()
+    until(lambda: len(journal.starts()) == 4)
+    with database.refusing("true"):
+        journal.open()
+        for id in ids:
+            worker.until_says("effect.unwritten", f"job={id} effect=sms key=job:{id}:sms", "sqlstate=25006")
+        worker.until_says("effect.unwritten", "failures=4 ")
+    until(lambda: database.are_all("succeeded"))
+    assert len(journal.starts()) == 4
+    assert database.rows("SELECT DISTINCT stage FROM pgqueue_effect") == [("result_known",)]
+    assert worker.drain() == 0
+
+
+def test_one_ending_that_is_refused_keeps_neither_claims_nor_other_endings_waiting(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """A trigger of the site refuses one row with a code of the whole server. Takeover decides about it at last."""
+    refused = int(fault_tasks.pass_by.enqueue(str(journal), "refused").id)
+    with database.refusing(f"NEW.id = {refused} AND NEW.state = 'succeeded'"):
+        worker = workers.start("--concurrency", "1", "--lease-seconds", "4").until_started()
+        worker.until_says("settle.unwritable", f"job={refused}", "sqlstate=25006")
+        others = [int(fault_tasks.pass_by.enqueue(str(journal), f"other-{number}").id) for number in range(20)]
+        until(lambda: all(database.job(id)["state"] == "succeeded" for id in others), within_seconds=10)
+        worker.until_says("takeover", f"job={refused}")
+    until(lambda: database.are_all("succeeded"))
+    assert len([line for line in worker.log().splitlines() if "settle.unwritable" in line]) < 10
+    assert worker.drain() in (0, 75)
