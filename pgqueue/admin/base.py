@@ -230,6 +230,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             "zone": f"{datetime.now(timezone.get_current_timezone()):%Z (UTC%z)}",
             "is_read_only": conf.current().console_read_only,
             "crumbs_are_list": django.VERSION >= (6, 1),
+            "crumbs_are_grappellis": apps.is_installed("grappelli"),
             # Unfold has no place above its titles, and shows ours nowhere.
             "frame_in_content": apps.is_installed("unfold"),
         }

@@ -28,3 +28,24 @@ def test_under_unfold_the_frame_and_the_title_stand_in_the_content(
         assert text.index('class="pgqueue-title"') > text.index('id="content"')
         assert "pgqueue/unfold.css" in text
     assert "Failed, gave up (dead)</a>" in operator.get(JOBS).text
+
+
+def test_the_script_of_unfold_and_the_styles_of_grappelli_find_the_list(operator: Client) -> None:
+    """Unfold's script looks for `.result-list`; Grappelli's styles are those of classes that Django does not have."""
+    JobFactory()
+    text = operator.get(JOBS).text
+    assert '<table id="result_list" class="result-list grp-table">' in text
+    assert '<tr class="grp-row">' in text
+
+
+def test_under_grappelli_the_breadcrumbs_are_a_list_of_its_own(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = JobFactory(dead=True)
+    urls = ["/admin/pgqueue/overview/", confirm_url(row, "requeue")]
+    assert not any("grp-horizontal-list" in operator.get(url).text for url in urls)
+    monkeypatch.setattr(apps, "is_installed", lambda name: name == "grappelli")
+    for url in urls:
+        text = operator.get(url).text
+        assert '<ul class="grp-horizontal-list">\n<li><a href="/admin/">' in text
+        assert 'class="breadcrumbs"' not in text
