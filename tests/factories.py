@@ -145,6 +145,7 @@ class JobFactory(RowFactory):
 
 LEGAL = (
     {},
+    {"isolated": True},
     {"future": True},
     {"retrying": True},
     {"replaying": True},

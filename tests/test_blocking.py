@@ -113,7 +113,7 @@ def test_a_transactional_body_is_bounded_by_what_is_left_of_its_lease() -> None:
 
     def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         answer = execute(sql, params, many, context)
-        if "UPDATE pgqueue_job" in sql:
+        if "pgqueue.complete" in sql:
             seen.append(told_by(context["connection"].connection))
         return answer
 

@@ -16,12 +16,12 @@ MANY_FAILURES = 10
 
 def failing(failures: Sequence[Failures]) -> list[Failures]:
     """Return the errors that somebody has to look at: an alert ends when its jobs are dead no more."""
-    return [row for row in failures if row.still_dead[0] >= MANY_FAILURES]
+    return [row for row in failures if (row.still_dead or row.jobs)[0] >= MANY_FAILURES]
 
 
 def failing_words(row: Failures) -> str:
     """Return an alert in words."""
-    facts = {"jobs": f"{row.jobs[0]:,}", "still": _capped(row.still_dead[0]), "error": name_of(row)}
+    facts = {"jobs": f"{row.jobs[0]:,}", "still": _still(row, 0), "error": name_of(row)}
     text = _(
         "%(jobs)s jobs were given up within 1 hour with %(error)s, and %(still)s of them are still dead. Look at one. "
         "While it goes on, pause its queue."
@@ -31,8 +31,16 @@ def failing_words(row: Failures) -> str:
 
 def failed_today(failures: Sequence[Failures]) -> str:
     """Return how many jobs failed within 24 hours, and how many of them are dead now."""
-    failed, still = sum(row.jobs[2] for row in failures), sum(row.still_dead[2] for row in failures)
-    return _("%(failed)s, %(still)s still dead") % {"failed": f"{failed:,}", "still": _capped(still)}
+    failed, still = f"{sum(row.jobs[2] for row in failures):,}", still_dead_today(failures)
+    return (
+        failed if still is None else _("%(failed)s, %(still)s still dead") % {"failed": failed, "still": _capped(still)}
+    )
+
+
+def still_dead_today(failures: Sequence[Failures]) -> int | None:
+    """Return how many of the jobs that failed within 24 hours are dead now; None where they were not counted."""
+    counted = [row.still_dead[2] for row in failures if row.still_dead is not None]
+    return sum(counted) if len(counted) == len(failures) else None
 
 
 def cells(row: Failures, urls: Sequence[str]) -> list[dict[str, Any]]:
@@ -40,16 +48,20 @@ def cells(row: Failures, urls: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "jobs": jobs,
-            "still": _("%(still)s still dead") % {"still": _capped(still)} if jobs else "",
-            "url": url if still else "",
+            "still": _("%(still)s still dead") % {"still": _still(row, place)} if jobs and row.still_dead else "",
+            "url": url if row.still_dead is None or row.still_dead[place] else "",
         }
-        for url, jobs, still in zip(urls, row.jobs, row.still_dead, strict=True)
+        for place, (url, jobs) in enumerate(zip(urls, row.jobs, strict=True))
     ]
 
 
 def name_of(row: Failures) -> str:
     """Return an error's class without its module."""
     return row.error.rpartition(".")[2] or _("no error class (lease lost)")
+
+
+def _still(row: Failures, place: int) -> str:
+    return "?" if row.still_dead is None else _capped(row.still_dead[place])
 
 
 def _capped(jobs: int) -> str:

@@ -23,7 +23,7 @@ from ..protocol.surveying import COUNTED_AT_MOST, Failures, Live
 from ..states import State
 from .base import ReadOnlyAdmin
 from .charts import HEIGHT, MARGIN, STACKED, WIDTH, columns, dots, percentile, points
-from .failing import WINDOWS, cells, failed_today, failing, failing_words, name_of
+from .failing import WINDOWS, cells, failed_today, failing, failing_words, name_of, still_dead_today
 from .keyset import Order
 from .marks import beside
 from .needs import asked_words, blocker_words, capped, no_worker_words, rows_words, silent_words, unknown_words
@@ -290,5 +290,5 @@ def _figures(read: Survey) -> dict[str, Any]:
         "waiting_for_approval": None if live is None else [asked["id"] for asked in live.asked_for],
         "silent_workers": None if "silent" in read.too_slow else [worker.id for worker in read.silent],
         "failed_within_24h": None if "failures" in read.too_slow else sum(row.jobs[2] for row in read.failures),
-        "still_dead_of_24h": None if "failures" in read.too_slow else sum(row.still_dead[2] for row in read.failures),
+        "still_dead_of_24h": None if "failures" in read.too_slow else still_dead_today(read.failures),
     }

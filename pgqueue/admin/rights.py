@@ -35,8 +35,8 @@ class Reader:
             reasons=may("pgqueue.view_operatoraction"),
         )
 
-    def params(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def params(self, given: Any) -> Any:
         """Return a verb's params, with those hidden that only some may read."""
-        if self.arguments:
-            return dict(given)
+        if self.arguments or not isinstance(given, Mapping):  # What a hand wrote may be anything.
+            return given
         return {name: str(HIDDEN) if name in PRIVATE_PARAMS else value for name, value in given.items()}

@@ -81,6 +81,7 @@ def _read(alias: str, range: str, deadline: float) -> Survey:
         "histograms": lambda: surveying.histograms(alias, **asked),
         "silent": lambda: surveying.silent(alias),
         "blockers": lambda: list_blockers(alias),
+        "still_dead": lambda: surveying.with_still_dead(alias, found.get("failures", [])),
         "standing": lambda: due_groups(alias),
         "live": lambda: surveying.live(alias),
     }
@@ -89,7 +90,9 @@ def _read(alias: str, range: str, deadline: float) -> Survey:
         with suppress(TooSlowError), bounded(alias, timeout_seconds=left if name == "live" else left / 2):
             found[name] = read()
     too_slow = frozenset(reads) - frozenset(found)
-    empty: dict[str, Any] = {name: None if name == "live" else [] for name in too_slow}
+    # Failures are known without the jobs that are still dead, which are in the table of jobs.
+    found["failures"] = found.pop("still_dead", None) or found.get("failures", [])
+    empty: dict[str, Any] = {name: None if name == "live" else [] for name in too_slow - {"still_dead", "failures"}}
     return Survey(**found, **empty, too_slow=too_slow, at=at)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -79,8 +79,8 @@ class Failures:
 
     error: str
     jobs: tuple[int, ...]
-    still_dead: tuple[int, ...]
-    """At most `STILL_DEAD_AT_MOST` in all."""
+    still_dead: tuple[int, ...] | None = None
+    """At most `STILL_DEAD_AT_MOST` in all; None where they were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +147,17 @@ def histograms(alias: str, *, step_seconds: float, steps: int) -> list[tuple[int
 
 
 def failures(alias: str) -> list[Failures]:
-    """Return what ended jobs within a week, the most frequent error first, in two queries."""
-    failed = _rows(alias, "read_failures", {})
-    asked = {"errors": [error for error, *_ in failed], "cap": STILL_DEAD_AT_MOST}
-    still = {error: tuple(jobs) for error, *jobs in _rows(alias, "count_still_dead", asked)} if failed else {}
-    return [Failures(error, tuple(jobs), still.get(error, (0, 0, 0, 0))) for error, *jobs in failed]
+    """Return what ended jobs within a week, the most frequent error first; not how many of them are dead now."""
+    return [Failures(error, tuple(jobs)) for error, *jobs in _rows(alias, "read_failures", {})]
+
+
+def with_still_dead(alias: str, failed: list[Failures]) -> list[Failures]:
+    """Return failures with the jobs that are dead now."""
+    if not failed:
+        return []
+    asked = {"errors": [row.error for row in failed], "cap": STILL_DEAD_AT_MOST}
+    still = {error: tuple(jobs) for error, *jobs in _rows(alias, "count_still_dead", asked)}
+    return [replace(row, still_dead=still.get(row.error, (0, 0, 0, 0))) for row in failed]
 
 
 def _rows(alias: str, statement: str, params: Mapping[str, Any]) -> list[Any]:

@@ -102,7 +102,7 @@ def test_the_overview_shows_what_is_not_locked(anybody: Client, locked: Callable
     assert "Narrow the filter" not in said
     figures = look(anybody, "/admin/pgqueue/overview/overview.json")
     assert figures.status_code == 503
-    assert figures.json()["too_slow"] == ["blockers", "live", "silent", "standing"]
+    assert figures.json()["too_slow"] == ["blockers", "live", "silent", "standing", "still_dead"]
     assert figures.json()["ready"] is None
     assert figures.json()["failed_within_24h"] == 7
 

@@ -125,7 +125,7 @@ def test_an_empty_list_says_what_to_do(url: str, operator: Client) -> None:
         "bulkaction": "Tick rows",
         "reconcile": "Nothing needs a decision",
     }
-    assert words[url.split("/")[3]] in said
+    assert ("Nothing here matches" if "?" in url else words[url.split("/")[3]]) in said
 
 
 @pytest.mark.parametrize("url", LISTS)

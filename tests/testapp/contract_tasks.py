@@ -32,7 +32,7 @@ def give_back(value: Any = None) -> Any:
 
 
 @task(priority=7, queue_name="mail", max_attempts=3, tenant="acme")
-def with_options() -> None:
+def with_options(*args: Any) -> None:
     pass
 
 
