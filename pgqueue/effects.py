@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -228,14 +227,16 @@ class Effects:
             )
             raise EffectRefusedError(self._held.lease.id, name, reason)
 
-    def _write(self, name: str, step: Callable[[psycopg.Connection[Any]], T], *, within_seconds: float = math.inf) -> T:
+    def _write(
+        self, name: str, step: Callable[[psycopg.Connection[Any]], T], *, within_seconds: float | None = None
+    ) -> T:
         """Write on a connection of the queue's own, again while the server is at fault and the lease surely ours.
 
         Each step looks first what is there, so that one whose COMMIT answer was lost finds its own write. The heartbeat
-        may renew the lease for ever meanwhile: `within_seconds` bounds the wait.
+        may renew the lease for ever meanwhile: `within_seconds` bounds the wait, by default the length of a lease.
         """
         failures = 0
-        deadline = time.monotonic() + within_seconds
+        deadline = time.monotonic() + (within_seconds or self._held.settings().lease_seconds)
         while True:
             try:
                 with self._lend() as connection:

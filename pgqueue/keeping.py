@@ -18,10 +18,10 @@ from .protocol.claiming import Lease
 from .protocol.deciding import keep_evidence
 from .protocol.effects import record_effect
 from .protocol.lending import lender
-from .server_errors import DATABASE_ERRORS
 
 logger = get_logger(__name__)
 
+RETRY_BASE_SECONDS = 0.2
 RETRY_CAP_SECONDS = 5.0
 LONGEST_SECONDS = 3600.0
 """How long an answer is kept in memory. Its job is taken over long before, and has an attempt to keep it on."""
@@ -50,6 +50,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._is_empty = threading.Event()
         self._is_empty.set()
+        self._hurry = threading.Event()
 
     def keep(self, answer: Answer) -> None:
         """Write an answer down now, or as soon as the database takes it. Its key is logged at once."""
@@ -65,7 +66,8 @@ class Keeper:
                 self._thread.start()
 
     def flush(self, *, timeout_seconds: float) -> None:
-        """Wait until all is written down, at most so long; tell what is not."""
+        """Try again at once, and wait until all is written down, at most so long; tell what is not."""
+        self._hurry.set()
         if not self._is_empty.wait(timeout_seconds):
             with self._lock:
                 for answer in self._answers:
@@ -75,7 +77,8 @@ class Keeper:
         tries = 0
         while True:
             tries += 1
-            time.sleep(delay_seconds(tries, base_seconds=0.2, cap_seconds=RETRY_CAP_SECONDS))
+            if self._hurry.wait(delay_seconds(tries, base_seconds=RETRY_BASE_SECONDS, cap_seconds=RETRY_CAP_SECONDS)):
+                time.sleep(RETRY_BASE_SECONDS)
             with self._lock:
                 answers = list(self._answers)
             done = [answer for answer in answers if _is_over(answer)]
@@ -100,7 +103,7 @@ def _is_stored(answer: Answer) -> bool:
     try:
         with lender.lend(answer.alias) as connection:
             return store(connection, answer)
-    except DATABASE_ERRORS as error:
+    except Exception as error:  # Whatever it was: without its thread, no answer would be kept any more.
         logger.debug("effect.unwritten job=%d effect=%s %s", answer.lease.id, answer.effect, told(error))
         return False
 

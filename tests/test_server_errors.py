@@ -292,6 +292,19 @@ def test_an_answer_is_recorded_on_its_effect_while_the_job_is_ours(caplog: pytes
 
 
 @racing
+def test_an_answer_is_tried_again_at_once_when_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the pause between two tries is by then."""
+    monkeypatch.setattr("pgqueue.keeping.delay_seconds", lambda *args, **kwargs: 3600.0)
+    job = JobFactory(running=True, stage="outcome_unknown", unknown_effects=1)
+    EffectFactory(job_id=job.pk, fence=job.fence)
+    keeper = Keeper()
+    with refusing("pgqueue_effect", "42501"):
+        keeper.keep(answer_of(job))
+    keeper.flush(timeout_seconds=30)
+    assert Effect.objects.get(job_id=job.pk).result == {"id": "ch_1"}
+
+
+@racing
 def test_an_answer_of_a_lost_job_is_kept_as_evidence_as_soon_as_there_is_an_attempt() -> None:
     job = JobFactory()
     keeper = Keeper()

@@ -113,3 +113,17 @@ def test_a_queue_whose_endings_are_all_refused_is_not_run_in_vain(
     assert sorted(journal.starts()) == sorted(names)
     assert database.rows("SELECT DISTINCT attempts, lease_losses FROM pgqueue_job") == [(1, 0)]
     assert worker.drain() == 0
+
+
+def test_a_call_that_can_never_be_announced_is_not_waited_for_for_ever(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """The heartbeat gets through and keeps the job: the run itself must end, and with it the process."""
+    job_id = fault_tasks.wait_and_call.enqueue(str(journal)).id
+    with refusing(database, "true", table="pgqueue_effect", event="INSERT"):
+        worker = workers.start(settings={"LEASE_SECONDS": 2})
+        worker.until_says("effect.unwritten")
+        assert worker.drain(within_seconds=15) == 0
+    job = database.job(job_id)
+    assert (job["state"], job["attempts"], job["lease_losses"]) == ("retrying", 1, 0)
+    assert journal.starts() == [], "nothing was called"
