@@ -1,5 +1,5 @@
 -- Which of some names are queues that a job was ever seen in: those with a row, and those with a job that waits.
--- Guard: none. Scalar sub-selects: of EXISTS, the planner may hash all waiting jobs. Writes nothing.
+-- Scalar sub-selects: of EXISTS, the planner may hash all waiting jobs. Writes nothing.
 -- Returns: a row (name text) for each name that is known.
 SELECT wanted.name
 FROM unnest(%(names)s::text[]) AS wanted (name)

@@ -1,5 +1,5 @@
 -- Whether a tenant or a resource is known: it has a row, or one of the waiting jobs that are looked at is of it.
--- Guard: none. At most `cap` jobs are looked at. Writes nothing. Returns one row (is_known boolean).
+-- At most `cap` jobs are looked at. Writes nothing. Returns one row (is_known boolean).
 SELECT
     EXISTS (SELECT FROM pgqueue_limit AS bound WHERE bound.id = %(kind)s::text || ':' || %(name)s::text)
     OR EXISTS (
