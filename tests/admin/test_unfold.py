@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from django.apps import apps
+from django.template.loader import render_to_string
 from django.test import Client
+from django.utils.safestring import mark_safe
 
+from pgqueue.models import Job
 from tests.admin.console import confirm_url, page
 from tests.admin.test_pages import JOBS
 from tests.factories import JobFactory
@@ -49,3 +54,11 @@ def test_under_grappelli_the_breadcrumbs_are_a_list_of_its_own(
         text = operator.get(url).text
         assert '<ul class="grp-horizontal-list">\n<li><a href="/admin/">' in text
         assert 'class="breadcrumbs"' not in text
+
+
+def test_the_class_of_a_column_is_a_class_whatever_the_theme_calls_it() -> None:
+    """Django gives the attribute, Unfold its value."""
+    headers = [{"text": "a", "class_attrib": mark_safe(' class="column-a"')}, {"text": "b", "class_attrib": "column-b"}]
+    context = {"results": [[]], "result_headers": headers, "cl": SimpleNamespace(opts=Job._meta)}
+    text = render_to_string("admin/pgqueue/change_list_results.html", context)
+    assert '<th scope="col" class="column-a">A</th><th scope="col" class="column-b">B</th>' in text
