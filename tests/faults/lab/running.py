@@ -22,7 +22,7 @@ from .pooler import PROGRAM
 from .world import World
 
 FULL = bool(os.environ.get("PGQUEUE_FULL")) and not SHORT
-ROUNDS = 3 if FULL else 1
+ROUNDS = int(os.environ.get("PGQUEUE_LAB_ROUNDS") or (3 if FULL else 1))
 BEFORE_SECONDS = 2.0
 GIVE_UP_SECONDS = 60.0
 EXPECTED_STATUSES = {0, 75, -9, -15}

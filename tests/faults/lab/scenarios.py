@@ -65,7 +65,14 @@ SCENARIOS = [
         for name, pattern in CONNECTIONS.items()
     ),
     Scenario("all connections taken", connections_taken),
-    Scenario("half-open: every connection", half_open, through_proxy=True, seconds=2, lease_seconds=15),
+    Scenario(
+        "half-open: every connection",
+        half_open,
+        through_proxy=True,
+        seconds=2,
+        lease_seconds=15,
+        settings={"MAX_RUN_SECONDS": 20},
+    ),
     *(
         Scenario(
             f"half-open: {name}", half_open_role(role), through_proxy=True, seconds=2, lease_seconds=15, full_only=True
