@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from ..harness import until
 from .world import ROLE, World
 
 Fault = Callable[[World, float], int]
@@ -116,7 +117,8 @@ def half_open(world: World, seconds: float) -> int:
 
 def half_open_role(role: str) -> Fault:
     def fault(world: World, seconds: float) -> int:
-        struck = world.proxy.lose(role)
+        # A heartbeat connects when it has something to renew.
+        struck = until(lambda: world.proxy.lose(role), what=f"there is a connection of {role}")
         time.sleep(seconds)
         return struck
 
