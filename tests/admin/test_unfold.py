@@ -59,6 +59,10 @@ def test_under_grappelli_the_breadcrumbs_are_a_list_of_its_own(
 def test_the_class_of_a_column_is_a_class_whatever_the_theme_calls_it() -> None:
     """Django gives the attribute, Unfold its value."""
     headers = [{"text": "a", "class_attrib": mark_safe(' class="column-a"')}, {"text": "b", "class_attrib": "column-b"}]
-    context = {"results": [[]], "result_headers": headers, "cl": SimpleNamespace(opts=Job._meta)}
+    context = {
+        "results": [["<td>1</td>", "<td>2</td>"]],
+        "result_headers": headers,
+        "cl": SimpleNamespace(opts=Job._meta),
+    }
     text = render_to_string("admin/pgqueue/change_list_results.html", context)
     assert '<th scope="col" class="column-a">A</th><th scope="col" class="column-b">B</th>' in text
