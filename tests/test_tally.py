@@ -30,6 +30,7 @@ pytestmark = pytest.mark.django_db
         (1.024, 10),
         (1.025, 11),
         (1e9, 31),
+        (float("inf"), 31),
     ],
 )
 def test_each_bucket_goes_twice_as_far_as_the_one_before(seconds: float, expected: int) -> None:

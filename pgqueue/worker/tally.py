@@ -16,13 +16,15 @@ from ..protocol.taking_over import Taken
 from ..protocol.tallying import add_minute_stats
 
 MOST_BUCKETS = 32
+LONGEST = 1e9
+"""Seconds that fall into the last bucket. A row that was written by hand may be due since minus infinity."""
 MOST_KINDS = 1_000
 """More kinds of endings than these between two writes are not told apart by their errors."""
 
 
 def bucket(seconds: float) -> int:
     """Return the histogram's bucket: 0 up to a millisecond, each further one twice as long."""
-    return 0 if seconds < 0.002 else min((int(seconds * 1000) - 1).bit_length(), MOST_BUCKETS - 1)
+    return 0 if seconds < 0.002 else min((int(min(seconds, LONGEST) * 1000) - 1).bit_length(), MOST_BUCKETS - 1)
 
 
 Kinds = dict[tuple[str, str, str, str], dict[str, Any]]
