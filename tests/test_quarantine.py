@@ -139,16 +139,17 @@ def test_a_worker_that_was_not_started_by_its_command_has_none(monkeypatch: pyte
 # -- the process ---------------------------------------------------------------------------------------------
 
 
-Start = Callable[[str], tuple[Quarantine, "queue.SimpleQueue[None]"]]
+Start = Callable[..., tuple[Quarantine, "queue.SimpleQueue[None]"]]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     started = []
 
-    def start(script: str) -> tuple[Quarantine, queue.SimpleQueue[None]]:
+    def start(script: str, deaf_seconds: float = 60.0) -> tuple[Quarantine, queue.SimpleQueue[None]]:
         ends: queue.SimpleQueue[None] = queue.SimpleQueue()
-        quarantine = Quarantine([sys.executable, "-c", script], worker_id=7, on_end=lambda: ends.put(None))
+        command = [sys.executable, "-c", script]
+        quarantine = Quarantine(command, worker_id=7, on_end=lambda: ends.put(None), deaf_seconds=deaf_seconds)
         started.append(quarantine)
         quarantine.start()
         return quarantine, ends
@@ -173,7 +174,7 @@ def test_nothing_is_started_before_it_is_wanted(start: Start, tmp_path: Path) ->
     with pytest.raises(queue.Empty):
         ends.get(timeout=0.3)
     run_times(quarantine, ends, 1)
-    assert re.fullmatch(r"--quarantine 7 \d+", (tmp_path / "args").read_text())
+    assert re.fullmatch(r"--quarantine 7 \d+ \d+", (tmp_path / "args").read_text())
 
 
 def test_one_that_did_its_work_is_started_again_at_once(start: Start, caplog: Any) -> None:
@@ -190,6 +191,27 @@ def test_one_that_died_or_found_nothing_is_started_after_a_pause_that_grows(
     run_times(*start(script), 3)
     first, second, third = pauses(caplog.text)
     assert first <= 0.5 <= second <= 1.0 <= third
+
+
+def test_one_that_shows_no_sign_of_life_any_more_is_killed(start: Start, caplog: Any) -> None:
+    """Frozen, or held in C by its task: every later job would wait for it."""
+    beat_once = "import os, sys, time; os.write(int(sys.argv[-1]), b'.'); time.sleep(60)"
+    quarantine, ends = start(beat_once, deaf_seconds=0.1)
+    quarantine.want()
+    ends.get(timeout=30)
+    assert "quarantine.killing" in caplog.text
+    assert "signal=SIGKILL" in caplog.text
+
+
+def test_one_that_has_not_begun_or_whose_task_closed_the_pipe_is_not_killed(start: Start, caplog: Any) -> None:
+    for script in (
+        "import time; time.sleep(1.5)",
+        "import os, sys, time; os.close(int(sys.argv[-1])); time.sleep(1.5)",
+    ):
+        quarantine, ends = start(script, deaf_seconds=0.0)
+        quarantine.want()
+        ends.get(timeout=30)
+    assert "quarantine.killing" not in caplog.text
 
 
 def test_a_drain_ends_the_process_and_starts_no_other(start: Start, caplog: Any) -> None:

@@ -101,7 +101,7 @@ class WorkerEnd:
         self.slot = slot
         """Which of the supervisor's processes this is."""
         self._descriptor = descriptor
-        self._identity = _identity(descriptor)
+        self._identity = identity(descriptor)
 
     def start(self, on_stop: Callable[[], None]) -> None:
         """Call `on_stop` when the supervisor asks for it, or is gone, however it went."""
@@ -131,10 +131,11 @@ class WorkerEnd:
 
     def _is_whole(self) -> bool:
         """Return whether the descriptor is still the line: a task may have closed it, and others use its number."""
-        return _identity(self._descriptor) == self._identity
+        return identity(self._descriptor) == self._identity
 
 
-def _identity(descriptor: int) -> tuple[int, int] | None:
+def identity(descriptor: int) -> tuple[int, int] | None:
+    """Return what tells the file behind a descriptor from others; None where there is none."""
     try:
         found = os.fstat(descriptor)
     except OSError:

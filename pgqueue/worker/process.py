@@ -29,7 +29,7 @@ from .outage import Outage
 from .pace import Pool
 from .pools import Pools
 from .prober import Prober
-from .quarantine import Quarantine
+from .quarantine import LEAST_DEAF_SECONDS, Quarantine
 from .recycling import MemoryWatch
 from .signals import stop_signals
 from .stall import Stall
@@ -119,7 +119,12 @@ def _listener(options: Options, inbox: Inbox, runner: BulkRunner) -> Listener | 
 def _quarantine(options: Options, claimant: Claimant, inbox: Inbox) -> Quarantine | None:
     if options.quarantine is None:
         return None
-    return Quarantine(options.quarantine, worker_id=claimant.worker_id, on_end=lambda: inbox.put(Signal.WAKE))
+    return Quarantine(
+        options.quarantine,
+        worker_id=claimant.worker_id,
+        on_end=lambda: inbox.put(Signal.WAKE),
+        deaf_seconds=max(LEAST_DEAF_SECONDS, options.lease_seconds),
+    )
 
 
 def _look_heeder(upkeep: Upkeep, quarantine: Quarantine | None) -> Callable[[Horizon], None]:

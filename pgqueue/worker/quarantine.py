@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from django.utils import autoreload
 
@@ -19,6 +20,7 @@ from ..backoff import delay_seconds
 from ..logs import get_logger
 from .exits import Exit, told
 from .options import Options
+from .pulse import PulseReader, PulseWriter
 
 logger = get_logger(__name__)
 
@@ -29,18 +31,30 @@ DEATH_CAP_SECONDS = 10.0
 IDLE_CAP_SECONDS = 60.0
 """Longest pause after a process that could claim nothing, say because the jobs' shard keys are busy for hours."""
 PARENT_CHECK_SECONDS = 0.5
+CHECK_SECONDS = 1.0
+"""How often it is asked whether the process still runs Python code."""
+LEAST_DEAF_SECONDS = 10.0
+"""A process that shows no sign of life for so long, and for a lease, is killed: nothing of what it held is its own."""
 
 
 class Quarantine(threading.Thread):
     """Keeps one such process at most, while there is work for it."""
 
-    def __init__(self, command: Sequence[str], *, worker_id: int, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        worker_id: int,
+        on_end: Callable[[], None],
+        deaf_seconds: float = LEAST_DEAF_SECONDS,
+    ) -> None:
         super().__init__(name="pgqueue-quarantine", daemon=True)
         self._command = [*command, "--quarantine", str(worker_id), str(os.getpid())]
         # As they are now: a task may change both.
         self._directory = os.getcwd()
         self._environment = dict(os.environ)
         self._on_end = on_end
+        self._deaf_seconds = deaf_seconds
         self._wanted = threading.Event()
         self._drained = threading.Event()
         self._lock = threading.Lock()
@@ -83,27 +97,37 @@ class Quarantine(threading.Thread):
     def _run_one(self) -> float:
         """Run one process to its end, and return the pause after it."""
         try:
-            process = self._start()
+            with closing(PulseReader(deaf_seconds=self._deaf_seconds)) as pulse:
+                return self._run_with(pulse)
         except OSError as error:
             pause = self._pause(cap_seconds=IDLE_CAP_SECONDS)
             logger.warning("quarantine.failed error=%s restart=in_%.1f_seconds", type(error).__name__, pause)
             return pause
+
+    def _run_with(self, pulse: PulseReader) -> float:
+        process = self._start(pulse)
         if process is None:
             return 0.0
         started_at = time.monotonic()
-        code = process.wait()
+        code = _wait(process, pulse)
         with self._lock:
             self._process = None
         return self._note_end(process.pid, code, lived_seconds=time.monotonic() - started_at)
 
-    def _start(self) -> subprocess.Popen[bytes] | None:
-        with self._lock:
-            if self._drained.is_set():
-                return None
-            process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, cwd=self._directory, env=self._environment
-            )
-            self._process = process
+    def _start(self, pulse: PulseReader) -> subprocess.Popen[bytes] | None:
+        try:
+            with self._lock:
+                if self._drained.is_set():
+                    return None
+                process = self._process = subprocess.Popen(
+                    [*self._command, str(pulse.writable)],
+                    stdin=subprocess.DEVNULL,
+                    cwd=self._directory,
+                    env=self._environment,
+                    pass_fds=[pulse.writable],
+                )
+        finally:
+            pulse.close_writable()
         logger.info("quarantine.started pid=%d", process.pid)
         return process
 
@@ -123,20 +147,33 @@ class Quarantine(threading.Thread):
         return delay_seconds(self._failures, base_seconds=0.5, cap_seconds=cap_seconds)
 
 
+def _wait(process: subprocess.Popen[bytes], pulse: PulseReader) -> int:
+    """Wait for the end. A process that is frozen, or held in C by its task, would keep every later job waiting."""
+    while True:
+        try:
+            return process.wait(timeout=CHECK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if pulse.is_silent():
+                logger.error("quarantine.killing pid=%d reason=deaf", process.pid)
+                process.kill()
+
+
 class ParentWatch(threading.Thread):
-    """Tells once when the process that started this one is gone, however it went.
+    """Tells once when the process that started this one is gone, however it went, and shows it that this one runs.
 
     A pipe would do so too, but not while another child of the parent holds a copy of its end.
     """
 
-    def __init__(self, pid: int, *, on_gone: Callable[[], None]) -> None:
+    def __init__(self, pid: int, *, pulse: PulseWriter, on_gone: Callable[[], None]) -> None:
         super().__init__(name="pgqueue-parent", daemon=True)
         self._pid = pid
+        self._pulse = pulse
         self._on_gone = on_gone
 
     def run(self) -> None:
         """Watch until the parent is gone."""
         while os.getppid() == self._pid:
+            self._pulse.beat()
             time.sleep(PARENT_CHECK_SECONDS)
         logger.warning("worker.orphaned pid=%d", os.getpid())
         self._on_gone()

@@ -196,3 +196,19 @@ def test_what_nobody_can_claim_does_not_start_one_process_after_the_other(
     journal.open()
     until(lambda: database.are_all("succeeded"))
     assert worker.drain() == 0
+
+
+@not_in_short
+def test_a_frozen_quarantine_is_killed_and_its_worker_can_end(
+    workers: Workers, database: Database, journal: Journal
+) -> None:
+    """As one whose job keeps the interpreter in C: neither the next job nor a drain waits for it for ever."""
+    fault_tasks.wait_for.enqueue(str(journal))
+    database.connection.execute("UPDATE pgqueue_job SET lane = 2, lease_losses = 1")
+    worker = workers.start(settings=SETTINGS)
+    until(journal.starts)
+    os.kill(journal.events("start")[0].pid, signal.SIGSTOP)
+    worker.until_says("quarantine.killing", within_seconds=20)
+    until(lambda: len(journal.starts()) == 2)
+    os.kill(journal.events("start")[1].pid, signal.SIGSTOP)
+    assert worker.drain(within_seconds=20) == 0

@@ -25,15 +25,13 @@ from ...worker.inbox import Inbox, Signal
 from ...worker.lifeline import WorkerEnd
 from ...worker.options import Options
 from ...worker.process import run_worker
-from ...worker.quarantine import ParentWatch, command_for
+from ...worker.pulse import PulseWriter
+from ...worker.quarantine import LEAST_DEAF_SECONDS, ParentWatch, command_for
 from ...worker.recycling import resident_mb, run_reloading, start_anew
 from ...worker.shutdown import run_to_the_end
 from ...worker.start import rehearse
 from ...worker.supervisor import Patience, close_connections, other_threads, supervise
 from ..saying import QueueCommand, chosen_alias
-
-LEAST_DEAF_SECONDS = 10.0
-"""A process under load may need some seconds to answer its supervisor, however short its leases are."""
 
 DJANGOS_LOGGER = Task.__module__.removesuffix(".base")
 
@@ -104,7 +102,7 @@ class Command(QueueCommand):
             "--reload", action="store_true", help="Drain and start again when code changes; only with DEBUG."
         )
         parser.add_argument("--database", help="Alias of the database the jobs are in.")
-        parser.add_argument("--quarantine", nargs=2, type=int, metavar=("WORKER", "PID"), help=SUPPRESS)
+        parser.add_argument("--quarantine", nargs=3, type=int, metavar=("WORKER", "PID", "PULSE"), help=SUPPRESS)
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run as a program does. Unlike under `call_command`, the process ends with it, whatever tasks left behind."""
@@ -211,11 +209,11 @@ def _run_slot(options: Options, inbox: Inbox, *, slot: int) -> int:
     return _run(options, partial(run_worker, options, inbox, supervised=True))
 
 
-def _run_quarantine(options: Options, worker_id: int, pid: int) -> int:
+def _run_quarantine(options: Options, worker_id: int, pid: int, pulse: int) -> int:
     """Run jobs that have lost a lease until none is due, or until the worker that started this process is gone."""
     options = replace(options, burst=True, lanes=(Lane.ALONE,), parent_id=worker_id, announces_start=False)
     inbox = Inbox()
-    ParentWatch(pid, on_gone=lambda: inbox.put(Signal.STOP)).start()
+    ParentWatch(pid, pulse=PulseWriter(pulse), on_gone=lambda: inbox.put(Signal.STOP)).start()
     return _run(options, partial(run_worker, options, inbox, supervised=True))
 
 
