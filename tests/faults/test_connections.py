@@ -235,21 +235,22 @@ def test_failed_reconnects_leave_no_connection_behind(database: Database, monkey
     """Field case C11: LISTEN itself fails, after the connection stands."""
     failed = 0
     heard = threading.Event()
-    really_listen = listening.listen
 
-    def listen(connection: psycopg.Connection[Any]) -> None:
-        nonlocal failed
-        if failed < 50:
-            failed += 1
-            raise psycopg.OperationalError("on purpose")
-        really_listen(connection)
+    class Failing(listening.Subscription):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            nonlocal failed
+            if failed < 50:
+                failed += 1
+                raise psycopg.OperationalError("on purpose")
+            super().__init__(*args, **options)
 
-    monkeypatch.setattr(listening, "listen", listen)
+    monkeypatch.setattr(listening, "Subscription", Failing)
     monkeypatch.setattr(listening, "delay_seconds", lambda failures, **bounds: 0.005)
-    descriptors = len(os.listdir("/proc/self/fd"))
     listener = Listener("default", on_wake=heard.set)
+    descriptors = len(os.listdir("/proc/self/fd"))
     listener.start()
     assert heard.wait(60)
+    until(lambda: listener.is_listening)
     assert failed == 50
     until(lambda: len(database.backends("listener")) == 1, what="the server holds one session")
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
