@@ -37,11 +37,11 @@ MAX_RUN_SECONDS = 8
 SETTINGS = {"LEASE_SECONDS": 5, "CONCURRENCY": 15, "KILL_GRACE_SECONDS": 20, "BACKOFF_BASE_SECONDS": 0.1}
 ENDED = "state IN ('succeeded', 'dead', 'cancelled') OR (state = 'unknown' AND probe_at IS NULL)"
 COMMITS = {
-    "before": b"WITH opened AS",
-    "inside": b"WITH recorded AS",
-    "after": b"WITH recorded AS",
-    "stored": b"WITH moved AS",
-    "confirming": b"WITH moved AS",
+    "before": b"pgqueue.open_effect*",
+    "inside": b"pgqueue.record_effect*",
+    "after": b"pgqueue.record_effect*",
+    "stored": b"pgqueue.move_effect*",
+    "confirming": b"pgqueue.move_effect*",
 }
 """The write whose COMMIT comes next after each moment."""
 
