@@ -16,6 +16,8 @@ from .protocol.claiming import Lease
 from .protocol.leasing import Renewal
 from .protocol.settling import Ending
 
+LATE_SECONDS = 600.0
+"""How long endings whose leases have run out are kept: others may not have the jobs yet."""
 LONGEST_SILENCE = 2 / 3
 """Share of a lease without a heartbeat after which nothing more is claimed."""
 LOST_AGAIN_SECONDS = 600.0
@@ -142,9 +144,14 @@ class Holdings:
             return {id: held for id, held in self._held.items() if not (held.lost or self._is_left(held))}
 
     def kept(self) -> list[int]:
-        """Return the ids of the jobs that this process runs, or has ended less than a lease ago."""
+        """Return the ids of the jobs that this process does not take over from itself.
+
+        It runs them, or has an ending of theirs that is sent again: running such a job anew would only be right if that
+        ending could never be written. Other workers need not wait for that.
+        """
+        longest = self._lease_seconds + LATE_SECONDS
         with self._lock:
-            return [id for id, held in self._held.items() if not self._is_left(held)]
+            return [id for id, held in self._held.items() if not (self._is_left(held) and held.has_ended_for(longest))]
 
     def vainly_awaited(self) -> list[Held]:
         """Return what waits for the answer to a COMMIT though its lease may have run out."""

@@ -59,9 +59,19 @@ def test_a_run_that_is_over_is_renewed_for_one_more_lease(holdings: Holdings, cl
     assert beat(holdings, clock) == {1, 2}
     clock.pass_with_heartbeats(holdings, 20)
     assert beat(holdings, clock) == {2}
-    assert holdings.kept() == [2]
     clock.pass_with_heartbeats(holdings, 60)
     assert not holdings.have_run_out()
+
+
+def test_a_process_does_not_take_over_from_itself_what_it_still_has_an_ending_of(
+    holdings: Holdings, clock: Clock
+) -> None:
+    holdings.renewable()[1].end()
+    clock.pass_with_heartbeats(holdings, 600)
+    assert beat(holdings, clock) == {2}
+    assert holdings.kept() == [1, 2]
+    clock.pass_with_heartbeats(holdings, 120)
+    assert holdings.kept() == [2]
 
 
 def test_what_is_not_renewed_any_more_tells_nothing_about_the_process(holdings: Holdings, clock: Clock) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..backoff import delay_seconds, is_told
 from ..foreign import told
-from ..holding import boot_seconds
+from ..holding import LATE_SECONDS, boot_seconds
 from ..logs import get_logger
 from ..protocol.settling import Ending, Settled
 from ..server_errors import DATABASE_ERRORS
@@ -17,8 +17,6 @@ from ..server_errors import DATABASE_ERRORS
 logger = get_logger(__name__)
 
 RECONNECT_CAP_SECONDS = 10.0
-LATE_SECONDS = 600.0
-"""How long endings whose leases have run out are kept for a server that is away: others may not have the jobs yet."""
 FEWEST_FAILURES = 3
 """Failures in a row before the trouble may count as the process's own: a short lease is over before one answer."""
 

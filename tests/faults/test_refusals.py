@@ -138,14 +138,17 @@ def test_calls_that_come_back_to_a_read_only_server_need_no_person(
 def test_one_ending_that_is_refused_keeps_neither_claims_nor_other_endings_waiting(
     workers: Workers, database: Database, journal: Journal
 ) -> None:
-    """A trigger of the site refuses one row with a code of the whole server. Takeover decides about it at last."""
+    """A trigger of the site refuses one row with a code of the whole server, for longer than the job's lease."""
     refused = int(fault_tasks.pass_by.enqueue(str(journal), "refused").id)
     with database.refusing(f"NEW.id = {refused} AND NEW.state = 'succeeded'"):
         worker = workers.start("--concurrency", "1", "--lease-seconds", "4").until_started()
         worker.until_says("settle.unwritable", f"job={refused}", "sqlstate=25006")
         others = [int(fault_tasks.pass_by.enqueue(str(journal), f"other-{number}").id) for number in range(20)]
         until(lambda: all(database.job(id)["state"] == "succeeded" for id in others), within_seconds=10)
-        worker.until_says("takeover", f"job={refused}")
+        until(
+            lambda: database.value("SELECT lease_until < statement_timestamp() FROM pgqueue_job WHERE id = %s", refused)
+        )
     until(lambda: database.are_all("succeeded"))
+    assert (journal.starts().count("refused"), database.job(refused)["lease_losses"]) == (1, 0)
     assert len([line for line in worker.log().splitlines() if "settle.unwritable" in line]) < 10
     assert worker.drain() in (0, 75)
