@@ -353,6 +353,13 @@ def test_a_refused_ending_is_due_again_later_each_time() -> None:
     assert waits[0] < 1 < waits[-1] <= 10
 
 
+def test_before_its_process_ends_a_refused_ending_is_sent_once_more() -> None:
+    postponed = Postponed(clock=Clock())
+    postponed.add([(ending(), error("P0001"))])
+    postponed.hurry()
+    assert postponed.due() == [ending()]
+
+
 def test_what_was_written_or_lost_is_forgotten_and_a_later_lease_is_another_one() -> None:
     postponed = Postponed()
     postponed.add([(ending(7), error("P0001")), (ending(8), error("P0001"))])

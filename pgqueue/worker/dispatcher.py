@@ -131,6 +131,7 @@ class Dispatcher:
 
     def _drain(self) -> None:
         self._draining = True
+        self._postponed.hurry()
         self._on_drain()
         logger.info("worker.draining worker=%d held=%d", self._claimant.worker_id, len(self._holdings))
         self._give_back()

@@ -67,6 +67,11 @@ class Postponed:
         for ending in untried:
             self._keep(ending, self._refusals(ending))
 
+    def hurry(self) -> None:
+        """Have all of them sent again now: the process is about to end."""
+        for one in self._refused.values():
+            one.due_at = self._clock()
+
     def due(self) -> list[Ending]:
         """Return what is to be sent again now. What was refused least often goes first, so that each has its turn."""
         now = self._clock()

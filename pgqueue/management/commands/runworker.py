@@ -34,6 +34,7 @@ from ...worker.supervisor import Patience, close_connections, other_threads, sup
 from ..saying import QueueCommand, chosen_alias
 
 DJANGOS_LOGGER = Task.__module__.removesuffix(".base")
+MAX_JOBS = "Stop after this many jobs. Those that run in a process of their own are not counted."
 
 
 def positive(kind: type[int] | type[float]) -> Any:
@@ -85,7 +86,7 @@ class Command(QueueCommand):
             help="Longest sleep when idle.",
         )
         parser.add_argument("--burst", action="store_true", help="Stop as soon as nothing is due.")
-        parser.add_argument("--max-jobs", type=positive(int), metavar="N", help="Stop after this many jobs.")
+        parser.add_argument("--max-jobs", type=positive(int), metavar="N", help=MAX_JOBS)
         parser.add_argument(
             "--max-memory-mb",
             type=positive(int),
