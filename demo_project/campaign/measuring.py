@@ -34,9 +34,9 @@ class Budget:
     milliseconds: float
 
 
-LIST, PAGE, LITTLE, COUNTS = Budget(2, 20), Budget(6, 15), Budget(2, 20), Budget(2, 60)
-CONFIRM, OVERVIEW, POST = Budget(3, 10), Budget(6, 60), Budget(4, 20)
-FREEZE, SET, START, CHUNK = Budget(1, 500), Budget(6, 500), Budget(4, 500), Budget(10, 150)
+LIST, DUE, PAGE, LITTLE, COUNTS = Budget(2, 20), Budget(3, 20), Budget(7, 15), Budget(2, 20), Budget(2, 60)
+CONFIRM, OVERVIEW, POST = Budget(3, 10), Budget(9, 60), Budget(4, 20)
+FREEZE, SET, START, CHUNK = Budget(1, 500), Budget(6, 500), Budget(5, 500), Budget(10, 150)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def _screens(deep: str, last: int, dead: int) -> dict[str, Budget]:
     )
     little = ("limit", "reconcile", "worker", "bulkaction", "approvalrequest", "operatoraction")
     return {
-        **{f"{BASE}/job/{each}": LIST for each in asked},
+        # A list with due jobs also asks what they wait for.
+        **{f"{BASE}/job/{each}": DUE if "pending" in each or "retrying" in each else LIST for each in asked},
         f"{BASE}/job/{last}/change/": PAGE,
         f"{BASE}/job/{dead}/change/": PAGE,
         f"{BASE}/job/{dead}/do/requeue/": CONFIRM,
