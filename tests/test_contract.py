@@ -95,7 +95,7 @@ def test_a_queue_that_the_alias_does_not_list_is_refused(queues: Any, good: str,
         assert row(plain_tasks.give_back.using(queue_name=good).enqueue(1).id).queue == good
         with pytest.raises(InvalidTask) as caught:
             plain_tasks.give_back.using(queue_name=bad)
-    assert str(caught.value) == f"Queue '{bad}' is not valid for backend."
+    assert str(caught.value).startswith(f"Queue '{bad}' is not valid for backend.")
 
 
 @pytest.mark.parametrize("task", [double, plain_tasks.give_back], ids=["ours", "Django's"])
