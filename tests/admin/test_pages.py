@@ -208,7 +208,7 @@ def test_attempts_cost_one_query_and_only_the_latest_are_shown(operator: Client)
             answer = operator.get(page(row))
         counted.append(len(queries))
         assert sum(each["event"].kind == "attempt" for each in answer.context["timeline"]) == min(count, LATEST)
-    assert counted[0] == counted[1]
+    assert counted[1] == counted[0] + 1, "those that are left out are counted"
 
 
 @pytest.mark.parametrize("url", [*LISTS, JOBS + "?state=dead", JOBS + "?q=1", JOBS + "?q=queue:x"])
